@@ -1,0 +1,1 @@
+//! Code generation: the loop-level kernel IR, its emitters, and the assembly of a runnable program.

@@ -1,0 +1,3 @@
+//! The `dtlc` binary.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The passes that take a typed model to a scheduled program.

@@ -1,0 +1,1 @@
+//! Hand-written kernels: GEMM, flash attention and what else a compiler should not generate from scratch.
