@@ -1,1 +1,19 @@
-//! The intermediate representation: one set of operations and types that every stage from `logical` to `scheduled` uses, with its text.
+//! The intermediate representation: one set of operations and types that every stage from
+//! `logical` to `scheduled` uses.
+//!
+//! A [`Program`] is the computation of one training step (or one evaluation) in named dimensions.
+//! What is legal differs by stage (see `verify`); the data types do not. This crate knows neither the
+//! language nor devices.
+
+mod dim;
+mod op;
+mod program;
+mod types;
+
+pub use dim::{Axis, AxisInfo, Dim, DimInfo, Mesh};
+pub use op::{Attention, Collective, CollectiveKind, Literal, Op, Reason, ScalarOp, Scan, ScanOutput};
+pub use program::{
+    Binding, Builder, Initializer, Input, Inst, Origin, OriginInfo, Output, ParameterKind, Phase, Program,
+    Region, Role, Scope, ScopeInfo, State, StateKind, Value, ValueInfo,
+};
+pub use types::{DType, Partial, Placement, ReduceOp, Shard, Type};
