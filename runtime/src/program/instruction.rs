@@ -1,0 +1,398 @@
+//! The instructions of a program: what a rank does in a step, in order.
+//!
+//! Every size is static. Addresses and integers are affine in mesh coordinates and loop indices,
+//! so one list serves every rank and every iteration.
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::{AxisId, DType, KernelId, LocationId};
+
+/// Loops may be nested this deep.
+pub const LOOP_DEPTH_LIMIT: usize = 8;
+
+/// A part of a rank's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Space {
+    /// What lives from step to step.
+    State,
+    /// What lives within a step.
+    Arena,
+    /// What the caller gives.
+    Input,
+}
+
+/// A number that is known only at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Variable {
+    /// The rank's coordinate along an axis.
+    MeshCoordinate(AxisId),
+    /// The index of an enclosing loop; depth 0 is the outermost.
+    LoopIndex(u32),
+    /// The number of the step, from 1.
+    Step,
+    /// The lower 32 bits of the seed.
+    SeedLow,
+    /// The upper 32 bits of the seed.
+    SeedHigh,
+}
+
+/// One term of an [`Affine`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AffineTerm {
+    /// The variable.
+    pub variable: Variable,
+    /// What it is multiplied by.
+    pub coefficient: i64,
+}
+
+/// A sum of a constant and multiples of variables; wraps in 64 bits.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Affine {
+    /// The constant.
+    pub constant: i64,
+    /// The terms.
+    pub terms: Vec<AffineTerm>,
+}
+
+impl Affine {
+    /// A constant.
+    #[must_use]
+    pub fn constant(constant: i64) -> Self {
+        Self {
+            constant,
+            terms: Vec::new(),
+        }
+    }
+
+    /// The same plus `coefficient * variable`.
+    #[must_use]
+    pub fn plus(mut self, variable: Variable, coefficient: i64) -> Self {
+        self.terms.push(AffineTerm {
+            variable,
+            coefficient,
+        });
+        self
+    }
+}
+
+/// One term of a [`BufferRef`]'s address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BufferTerm {
+    /// A mesh coordinate or a loop index; no other variable may move an address.
+    pub variable: Variable,
+    /// Bytes for each unit of it.
+    pub stride: u64,
+}
+
+/// A piece of a rank's memory: `bytes` bytes from `offset + Σ variable * stride`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BufferRef {
+    /// The space it lies in.
+    pub space: Space,
+    /// Byte offset in that space where all variables are 0.
+    pub offset: u64,
+    /// What moves it.
+    pub terms: Vec<BufferTerm>,
+    /// Bytes from its address to the end of what the instruction touches.
+    pub bytes: u64,
+}
+
+impl BufferRef {
+    /// A piece that doesn't move.
+    #[must_use]
+    pub fn new(space: Space, offset: u64, bytes: u64) -> Self {
+        Self {
+            space,
+            offset,
+            terms: Vec::new(),
+            bytes,
+        }
+    }
+
+    /// The same, moved by `stride` bytes for each unit of `variable`.
+    #[must_use]
+    pub fn moved(mut self, variable: Variable, stride: u64) -> Self {
+        self.terms.push(BufferTerm { variable, stride });
+        self
+    }
+}
+
+/// One instruction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Instruction {
+    /// The source line that a fault names.
+    pub location: LocationId,
+    /// What to do.
+    pub operation: Operation,
+}
+
+/// What an instruction does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Operation {
+    /// Runs a body several times.
+    Loop(Loop),
+    /// Calls a generated kernel.
+    Kernel(KernelCall),
+    /// Moves rows of bytes within the rank. Source and target don't overlap.
+    Copy {
+        /// Where from.
+        source: BufferRef,
+        /// Where to.
+        target: BufferRef,
+        /// Number of rows.
+        rows: u64,
+        /// Bytes of a row.
+        row_bytes: u64,
+        /// Bytes from one row of the source to the next.
+        source_pitch: u64,
+        /// Bytes from one row of the target to the next.
+        target_pitch: u64,
+    },
+    /// Sets every element of a buffer to one value.
+    Fill {
+        /// What to set; `bytes` is a whole number of elements.
+        target: BufferRef,
+        /// Element type.
+        dtype: DType,
+        /// The value, rounded to the element type.
+        value: f64,
+    },
+    /// Exchanges data with other ranks.
+    Collective(Collective),
+}
+
+/// The order in which a loop's index runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LoopOrder {
+    /// 0, 1, …, count − 1.
+    Forward,
+    /// count − 1, …, 1, 0.
+    Reverse,
+}
+
+/// A loop over a stack of layers or over micro-batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Loop {
+    /// Number of runs.
+    pub count: u32,
+    /// Order of the index.
+    pub order: LoopOrder,
+    /// What it runs.
+    #[serde(deserialize_with = "nested_body")]
+    pub body: Vec<Instruction>,
+}
+
+/// A call of a generated kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelCall {
+    /// Which one.
+    pub kernel: KernelId,
+    /// Tensor operands.
+    pub pointers: Vec<BufferRef>,
+    /// Integer operands.
+    pub integers: Vec<Affine>,
+}
+
+/// How partial values are combined, always in the order of the ranks in the group. Floating-point
+/// sums are accumulated in f32 whatever the type on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reduction {
+    /// Their sum.
+    Sum,
+    /// The largest.
+    Max,
+}
+
+/// What a collective does with the blocks of a [`Transfer`]. `n` is the size of the group, `i` a
+/// rank's index in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CollectiveKind {
+    /// Target block `j` becomes the only block of rank `j`'s source.
+    AllGather,
+    /// The only target block becomes the reduction over all ranks' source block `i`.
+    ReduceScatter(Reduction),
+    /// The only target block becomes the reduction over all ranks' only source block.
+    AllReduce(Reduction),
+    /// Target block `j` becomes source block `i` of rank `j`.
+    AllToAll,
+    /// The only target block becomes the only source block of the rank that the permutation says.
+    Permute(Permutation),
+}
+
+/// For each index in the group, the index that it receives from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Permutation {
+    /// Source index of each index; each index stands once.
+    pub sources: Vec<u32>,
+}
+
+/// An exchange between the ranks of a group: those that differ only in their coordinates on `axes`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Collective {
+    /// What it does.
+    pub kind: CollectiveKind,
+    /// The group's axes; a rank's index in it is row-major in this order.
+    pub axes: Vec<AxisId>,
+    /// The tensors that it moves, in one call.
+    pub tensors: Vec<CollectiveTensor>,
+}
+
+/// One tensor of a collective.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CollectiveTensor {
+    /// What this rank gives.
+    pub source: BufferRef,
+    /// Where it receives. It is the source itself (all-reduce only) or doesn't overlap it.
+    pub target: BufferRef,
+    /// Element type of the source. Sums of `Bf16` are accumulated in f32.
+    pub source_dtype: DType,
+    /// Element type of the target: that of the source, or, in a reduction, `F32` for `Bf16` or
+    /// `Bf16` for `F32`.
+    pub target_dtype: DType,
+    /// The blocks in elements.
+    pub transfer: Transfer,
+}
+
+/// Steps between pieces of a block and between blocks, in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Strides {
+    /// From one outer piece to the next.
+    pub outer: u64,
+    /// From one middle piece to the next.
+    pub middle: u64,
+    /// From one rank's block to the next; 0 where there is one block only.
+    pub block: u64,
+}
+
+/// How blocks lie in source and target: each is `outer × middle` pieces of `inner` contiguous
+/// elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// Number of outer pieces.
+    pub outer: u64,
+    /// Number of middle pieces in each.
+    pub middle: u64,
+    /// Contiguous elements of a piece.
+    pub inner: u64,
+    /// Steps in the source.
+    pub source: Strides,
+    /// Steps in the target.
+    pub target: Strides,
+}
+
+/// Where the dimension that an all-to-all splits stands to the one that it gathers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// The split dimension is the outer one.
+    SplitOutside,
+    /// The split dimension is the inner one.
+    SplitInside,
+}
+
+impl Transfer {
+    /// Source `[outer, inner]`, target `[outer, n, inner]`: `inner` is the rank's part of the
+    /// gathered dimension times all behind it.
+    #[must_use]
+    pub fn all_gather(outer: u64, inner: u64, ranks: u64) -> Self {
+        let source = Strides {
+            outer: inner,
+            middle: 0,
+            block: 0,
+        };
+        let target = Strides {
+            outer: inner.saturating_mul(ranks),
+            middle: 0,
+            block: inner,
+        };
+        Self {
+            outer,
+            middle: 1,
+            inner,
+            source,
+            target,
+        }
+    }
+
+    /// Source `[outer, n, inner]`, target `[outer, inner]`.
+    #[must_use]
+    pub fn reduce_scatter(outer: u64, inner: u64, ranks: u64) -> Self {
+        let gather = Self::all_gather(outer, inner, ranks);
+        Self {
+            source: gather.target,
+            target: gather.source,
+            ..gather
+        }
+    }
+
+    /// Source and target `[elements]`: all-reduce and permute.
+    #[must_use]
+    pub fn whole(elements: u64) -> Self {
+        let strides = Strides {
+            outer: 0,
+            middle: 0,
+            block: 0,
+        };
+        Self {
+            outer: 1,
+            middle: 1,
+            inner: elements,
+            source: strides,
+            target: strides,
+        }
+    }
+
+    /// All-to-all. With the split dimension outside, source `[outer, n, middle, inner]` becomes
+    /// `[outer, middle, n, inner]`: `middle` is the rest of the split dimension times what stands
+    /// between, `inner` the rank's part of the gathered dimension times all behind it. With the
+    /// split dimension inside, it is the other way round: source `[outer, middle, n, inner]`,
+    /// target `[outer, n, middle, inner]`.
+    #[must_use]
+    pub fn all_to_all(outer: u64, middle: u64, inner: u64, ranks: u64, position: Position) -> Self {
+        let piece = middle.saturating_mul(inner);
+        let row = inner.saturating_mul(ranks);
+        let whole = piece.saturating_mul(ranks);
+        let blocks_outside = Strides {
+            outer: whole,
+            middle: inner,
+            block: piece,
+        };
+        let blocks_inside = Strides {
+            outer: whole,
+            middle: row,
+            block: inner,
+        };
+        let (source, target) = match position {
+            Position::SplitOutside => (blocks_outside, blocks_inside),
+            Position::SplitInside => (blocks_inside, blocks_outside),
+        };
+        Self {
+            outer,
+            middle,
+            inner,
+            source,
+            target,
+        }
+    }
+
+    /// Elements of one block; saturates.
+    #[must_use]
+    pub fn block_elements(&self) -> u64 {
+        self.outer
+            .saturating_mul(self.middle)
+            .saturating_mul(self.inner)
+    }
+}
+
+/// Reads a loop's body and refuses nesting so deep that reading it would exhaust the stack.
+fn nested_body<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Instruction>, D::Error> {
+    use std::cell::Cell;
+    thread_local!(static DEPTH: Cell<usize> = const { Cell::new(0) });
+    let depth = DEPTH.get();
+    if depth >= LOOP_DEPTH_LIMIT {
+        return Err(serde::de::Error::custom("loops are nested too deep"));
+    }
+    DEPTH.set(depth + 1);
+    let body = Vec::deserialize(deserializer);
+    DEPTH.set(depth);
+    body
+}

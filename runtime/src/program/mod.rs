@@ -1,0 +1,288 @@
+//! The compiled program: everything a rank needs to run a model, as plain data.
+//!
+//! Made by the compiler's assembler (stage `program`), written to bytes by [`artifact`], checked by
+//! `validate`, and run by `crate::session`. It knows buffers, kernels and ranks, and nothing of
+//! the language or of the IR. One program serves all ranks: what depends on the rank is an
+//! [`Affine`] number over its mesh coordinates.
+
+pub mod artifact;
+pub mod instruction;
+pub mod layout;
+mod validate;
+
+use serde::{Deserialize, Serialize};
+
+pub use artifact::CpuFeatures;
+pub use instruction::{
+    Affine, AffineTerm, BufferRef, BufferTerm, Collective, CollectiveKind, CollectiveTensor,
+    Instruction, KernelCall, Loop, LoopOrder, Operation, Permutation, Position, Reduction, Space,
+    Strides, Transfer, Variable,
+};
+pub use layout::{Dimension, Layout, Mesh, MeshAxis, Placement};
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The position in the table that the id points into.
+            #[must_use]
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// An axis of [`Mesh::axes`].
+    AxisId;
+    /// A tensor of [`Program::state`].
+    StateId;
+    /// An entry of [`Program::kernels`].
+    KernelId;
+    /// An entry of [`Program::locations`].
+    LocationId;
+}
+
+/// The type of a tensor's elements as they lie in memory, little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DType {
+    /// IEEE 754 binary32.
+    F32,
+    /// The upper half of an `F32`; arithmetic on it is done in `F32`.
+    Bf16,
+    /// Signed, wraps on overflow.
+    I32,
+    /// Unsigned, wraps on overflow.
+    U32,
+    /// One byte, 0 or 1.
+    Bool,
+}
+
+impl DType {
+    /// Bytes of one element.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::Bf16 => 2,
+            Self::Bool => 1,
+        }
+    }
+
+    /// The type's name as the language spells it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::I32 => "i32",
+            Self::U32 => "u32",
+            Self::Bool => "bool",
+        }
+    }
+}
+
+/// A compiled program for all ranks of one mesh.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// The model's and plan's name, for messages.
+    pub name: String,
+    /// The mesh of ranks.
+    pub mesh: Mesh,
+    /// The CPU features that [`Program::code`] was compiled for.
+    pub cpu_features: CpuFeatures,
+    /// Bytes of each rank's arena, which holds what lives within a step.
+    pub arena_bytes: u64,
+    /// Bytes of each rank's state space, which lives from step to step.
+    pub state_bytes: u64,
+    /// Bytes of each rank's input space, filled before each step.
+    pub input_bytes: u64,
+    /// Bytes of scratch for each thread of a rank (packing buffers and the like).
+    pub thread_scratch_bytes: u64,
+    /// Parameters, master weights, optimizer state: what a checkpoint holds.
+    pub state: Vec<StateTensor>,
+    /// What a step reads from outside.
+    pub inputs: Vec<Input>,
+    /// What can be read after a step.
+    pub outputs: Vec<Output>,
+    /// The generated kernels, as ranges of [`Program::code`].
+    pub kernels: Vec<KernelEntry>,
+    /// Position-independent machine code with its constants; no relocation leaves it.
+    pub code: Vec<u8>,
+    /// Source positions that instructions refer to.
+    pub locations: Vec<Location>,
+    /// One step, in the order that every rank runs it.
+    pub instructions: Vec<Instruction>,
+}
+
+impl Program {
+    /// Bytes that one rank of `threads` threads touches, all told: what the plan promised.
+    #[must_use]
+    pub fn rank_bytes(&self, threads: u64) -> u64 {
+        let scratch = self.thread_scratch_bytes.saturating_mul(threads);
+        [self.arena_bytes, self.state_bytes, self.input_bytes]
+            .iter()
+            .fold(scratch, |sum, &bytes| sum.saturating_add(bytes))
+    }
+}
+
+/// What a state tensor is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Role {
+    /// A parameter as the model uses it.
+    Parameter,
+    /// The f32 copy of a parameter that the optimizer updates.
+    Master,
+    /// A tensor of the optimizer; the string says which, such as `m`.
+    Optimizer(String),
+    /// Anything else that lives from step to step; the string says what.
+    Buffer(String),
+}
+
+/// A tensor that lives from step to step, in the state space.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StateTensor {
+    /// The parameter's path in the model with stacks rolled, such as `layers.attn.wq`.
+    pub path: String,
+    /// What it is for; `(role, path)` is unique.
+    pub role: Role,
+    /// Under which names weight files may hold it; the first is the one written.
+    pub names: Vec<TensorName>,
+    /// Type, global shape and sharding.
+    pub layout: Layout,
+    /// Byte offset of the local shard in the state space.
+    pub offset: u64,
+    /// How it starts if no file gives it.
+    pub initial: Initial,
+}
+
+/// A name in a file, with a place for each index of the stack it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorName {
+    /// The name with one `{}` for each stacked dimension, as in `layers.{}.attn.wq`. The tensor's
+    /// leading dimensions are the stacked ones, in the order of the `{}`.
+    pub template: String,
+    /// The number that index 0 of each stacked dimension has in the name; one for each `{}`.
+    pub first: Vec<u64>,
+}
+
+impl TensorName {
+    /// A name without stacked dimensions.
+    #[must_use]
+    pub fn plain(name: &str) -> Self {
+        Self {
+            template: name.to_owned(),
+            first: Vec::new(),
+        }
+    }
+
+    /// A name whose leading dimension counts from 0 at its one `{}`.
+    #[must_use]
+    pub fn stacked(template: &str) -> Self {
+        Self {
+            template: template.to_owned(),
+            first: vec![0; template.matches("{}").count()],
+        }
+    }
+}
+
+/// How a state tensor starts. Each value is a function of the program's seed, the path and the
+/// element's global index, so it has the same bits under any sharding. Pads start as zero.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Initial {
+    /// Every element is this.
+    Constant(f32),
+    /// Gaussian.
+    Normal {
+        /// Mean.
+        mean: f32,
+        /// Standard deviation.
+        deviation: f32,
+    },
+    /// Uniform in `[low, high)`.
+    Uniform {
+        /// Least value.
+        low: f32,
+        /// Bound above.
+        high: f32,
+    },
+    /// The value that another state tensor starts with (from its initialiser or a weight file),
+    /// rounded once, to this tensor's own type. Both have the same global shape; the sharding may
+    /// differ. The other is itself no copy.
+    CopyOf(StateId),
+}
+
+/// A tensor that the caller gives for each step, in the input space.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Input {
+    /// The name in the model's function, such as `tokens`.
+    pub name: String,
+    /// Type, global shape (all micro-batches) and sharding.
+    pub layout: Layout,
+    /// Byte offset of the local shard in the input space.
+    pub offset: u64,
+}
+
+/// A tensor that can be read after a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Output {
+    /// Its name: `loss`, `grad_norm`, `lr`, `grad.layers.{}.attn.wq`, …; stacked as files hold it.
+    pub name: TensorName,
+    /// Type, global shape and sharding. Along axes that it names nowhere the ranks hold the same.
+    pub layout: Layout,
+    /// Where the local shard lies; it has no terms.
+    pub buffer: BufferRef,
+}
+
+/// One generated kernel.
+///
+/// It has the signature `extern "C" fn(pointers: *const *mut u8, integers: *const i64, begin: i64,
+/// end: i64)` and runs `[begin, end)` of its outermost, parallel loop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelEntry {
+    /// Name for messages and profiles.
+    pub name: String,
+    /// Where its code starts in [`Program::code`].
+    pub code_offset: u64,
+    /// Bytes of its code.
+    pub code_bytes: u64,
+    /// Iterations of its outermost loop; 1 if that is not parallel.
+    pub extent: u64,
+    /// Fewest iterations that are worth a thread of their own, at least 1.
+    pub grain: u64,
+    /// Number of tensor operands.
+    pub pointers: u32,
+    /// Number of integer operands.
+    pub integers: u32,
+    /// Bytes of scratch it needs for each thread. If not 0, the scratch's address is one more
+    /// pointer behind the operands.
+    pub scratch_bytes: u64,
+}
+
+/// Where in the source something comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Location {
+    /// The file's name as the user gave it.
+    pub file: String,
+    /// Line from 1; 0 if there is none.
+    pub line: u32,
+    /// Column from 1.
+    pub column: u32,
+    /// What happens there, in a few words, such as `all_gather of Block.x over tp`.
+    pub text: String,
+}
+
+impl std::fmt::Display for Location {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}:{}:{}", self.file, self.line, self.column)?;
+        if self.text.is_empty() {
+            Ok(())
+        } else {
+            write!(formatter, " ({})", self.text)
+        }
+    }
+}
