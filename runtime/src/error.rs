@@ -33,10 +33,7 @@ impl RuntimeError {
 
     /// A file that the system did not let us use.
     pub fn file(path: &Path, reason: &dyn std::fmt::Display) -> Self {
-        Self::File {
-            path: path.to_owned(),
-            reason: reason.to_string(),
-        }
+        Self::File { path: path.to_owned(), reason: reason.to_string() }
     }
 
     /// The exit status that the command ends with: 1 the input is at fault, 3 a fault at run time,

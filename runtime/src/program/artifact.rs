@@ -81,10 +81,7 @@ impl CpuFeatures {
     /// What this machine has.
     #[must_use]
     pub fn host() -> Self {
-        let bits = detected()
-            .into_iter()
-            .enumerate()
-            .map(|(bit, present)| u32::from(present) << bit);
+        let bits = detected().into_iter().enumerate().map(|(bit, present)| u32::from(present) << bit);
         Self(bits.fold(0, |set, bit| set | bit))
     }
 
@@ -93,10 +90,8 @@ impl CpuFeatures {
     pub fn missing_on(self, machine: Self) -> Vec<&'static str> {
         let lacking = self.0 & !machine.0;
         let names = FEATURE_NAMES.iter().enumerate();
-        let mut missing: Vec<&str> = names
-            .filter(|(bit, _)| lacking >> bit & 1 == 1)
-            .map(|(_, name)| *name)
-            .collect();
+        let mut missing: Vec<&str> =
+            names.filter(|(bit, _)| lacking >> bit & 1 == 1).map(|(_, name)| *name).collect();
         if lacking >> FEATURE_NAMES.len() != 0 {
             missing.push("a feature this runtime does not know");
         }
@@ -110,9 +105,8 @@ impl Program {
     /// # Errors
     /// A program that isn't valid: a bug of the compiler.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        self.validate().map_err(|reason| {
-            RuntimeError::Bug(format!("the assembled program is not valid: {reason}"))
-        })?;
+        self.validate()
+            .map_err(|reason| RuntimeError::Bug(format!("the assembled program is not valid: {reason}")))?;
         let payload = postcard::to_stdvec(self)
             .map_err(|error| RuntimeError::Bug(format!("the program can't be written: {error}")))?;
         let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
@@ -133,9 +127,8 @@ impl Program {
     /// with a number in it that does not fit the rest.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let payload = checked_payload(bytes).map_err(RuntimeError::Artifact)?;
-        let (program, rest): (Self, _) = postcard::take_from_bytes(payload).map_err(|error| {
-            RuntimeError::Artifact(format!("its contents can't be read: {error}"))
-        })?;
+        let (program, rest): (Self, _) = postcard::take_from_bytes(payload)
+            .map_err(|error| RuntimeError::Artifact(format!("its contents can't be read: {error}")))?;
         if !rest.is_empty() {
             return Err(RuntimeError::Artifact(format!(
                 "{} bytes are left over behind its contents",
@@ -159,9 +152,7 @@ fn checked_payload(bytes: &[u8]) -> std::result::Result<&[u8], String> {
     }
     let version = word(bytes, 8);
     if version != VERSION {
-        return Err(format!(
-            "its format is version {version}, this runtime reads version {VERSION}"
-        ));
+        return Err(format!("its format is version {version}, this runtime reads version {VERSION}"));
     }
     if bytes[24..56] != schema() {
         return Err("it was written by another build of dtlc; compile it again".into());
@@ -169,39 +160,27 @@ fn checked_payload(bytes: &[u8]) -> std::result::Result<&[u8], String> {
     let payload = &bytes[HEADER_BYTES..];
     let length = u64::from(word(bytes, 16)) | u64::from(word(bytes, 20)) << 32;
     if length != payload.len() as u64 {
-        return Err(format!(
-            "it should hold {length} bytes behind its header and holds {}",
-            payload.len()
-        ));
+        return Err(format!("it should hold {length} bytes behind its header and holds {}", payload.len()));
     }
     if bytes[56..88] != *blake3::hash(payload).as_bytes() {
         return Err("it is damaged: its checksum does not match".into());
     }
     let missing = CpuFeatures(word(bytes, 12)).missing_on(CpuFeatures::host());
     if !missing.is_empty() {
-        return Err(format!(
-            "it was compiled for a CPU with {}, which this one lacks",
-            missing.join(", ")
-        ));
+        return Err(format!("it was compiled for a CPU with {}, which this one lacks", missing.join(", ")));
     }
     Ok(payload)
 }
 
 /// The little-endian word at `offset`, which lies within the header.
 fn word(bytes: &[u8], offset: usize) -> u32 {
-    (0..4).fold(0, |word, index| {
-        word | u32::from(bytes[offset + index]) << (8 * index)
-    })
+    (0..4).fold(0, |word, index| word | u32::from(bytes[offset + index]) << (8 * index))
 }
 
 /// Changes whenever the types that make up a program change.
 fn schema() -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
-    for source in [
-        include_str!("mod.rs"),
-        include_str!("layout.rs"),
-        include_str!("instruction.rs"),
-    ] {
+    for source in [include_str!("mod.rs"), include_str!("layout.rs"), include_str!("instruction.rs")] {
         hasher.update(source.as_bytes());
     }
     *hasher.finalize().as_bytes()

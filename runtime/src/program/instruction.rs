@@ -58,19 +58,13 @@ impl Affine {
     /// A constant.
     #[must_use]
     pub fn constant(constant: i64) -> Self {
-        Self {
-            constant,
-            terms: Vec::new(),
-        }
+        Self { constant, terms: Vec::new() }
     }
 
     /// The same plus `coefficient * variable`.
     #[must_use]
     pub fn plus(mut self, variable: Variable, coefficient: i64) -> Self {
-        self.terms.push(AffineTerm {
-            variable,
-            coefficient,
-        });
+        self.terms.push(AffineTerm { variable, coefficient });
         self
     }
 }
@@ -101,12 +95,7 @@ impl BufferRef {
     /// A piece that doesn't move.
     #[must_use]
     pub fn new(space: Space, offset: u64, bytes: u64) -> Self {
-        Self {
-            space,
-            offset,
-            terms: Vec::new(),
-            bytes,
-        }
+        Self { space, offset, terms: Vec::new(), bytes }
     }
 
     /// The same, moved by `stride` bytes for each unit of `variable`.
@@ -294,51 +283,23 @@ impl Transfer {
     /// gathered dimension times all behind it.
     #[must_use]
     pub fn all_gather(outer: u64, inner: u64, ranks: u64) -> Self {
-        let source = Strides {
-            outer: inner,
-            middle: 0,
-            block: 0,
-        };
-        let target = Strides {
-            outer: inner.saturating_mul(ranks),
-            middle: 0,
-            block: inner,
-        };
-        Self {
-            outer,
-            middle: 1,
-            inner,
-            source,
-            target,
-        }
+        let source = Strides { outer: inner, middle: 0, block: 0 };
+        let target = Strides { outer: inner.saturating_mul(ranks), middle: 0, block: inner };
+        Self { outer, middle: 1, inner, source, target }
     }
 
     /// Source `[outer, n, inner]`, target `[outer, inner]`.
     #[must_use]
     pub fn reduce_scatter(outer: u64, inner: u64, ranks: u64) -> Self {
         let gather = Self::all_gather(outer, inner, ranks);
-        Self {
-            source: gather.target,
-            target: gather.source,
-            ..gather
-        }
+        Self { source: gather.target, target: gather.source, ..gather }
     }
 
     /// Source and target `[elements]`: all-reduce and permute.
     #[must_use]
     pub fn whole(elements: u64) -> Self {
-        let strides = Strides {
-            outer: 0,
-            middle: 0,
-            block: 0,
-        };
-        Self {
-            outer: 1,
-            middle: 1,
-            inner: elements,
-            source: strides,
-            target: strides,
-        }
+        let strides = Strides { outer: 0, middle: 0, block: 0 };
+        Self { outer: 1, middle: 1, inner: elements, source: strides, target: strides }
     }
 
     /// All-to-all. With the split dimension outside, source `[outer, n, middle, inner]` becomes
@@ -351,35 +312,19 @@ impl Transfer {
         let piece = middle.saturating_mul(inner);
         let row = inner.saturating_mul(ranks);
         let whole = piece.saturating_mul(ranks);
-        let blocks_outside = Strides {
-            outer: whole,
-            middle: inner,
-            block: piece,
-        };
-        let blocks_inside = Strides {
-            outer: whole,
-            middle: row,
-            block: inner,
-        };
+        let blocks_outside = Strides { outer: whole, middle: inner, block: piece };
+        let blocks_inside = Strides { outer: whole, middle: row, block: inner };
         let (source, target) = match position {
             Position::SplitOutside => (blocks_outside, blocks_inside),
             Position::SplitInside => (blocks_inside, blocks_outside),
         };
-        Self {
-            outer,
-            middle,
-            inner,
-            source,
-            target,
-        }
+        Self { outer, middle, inner, source, target }
     }
 
     /// Elements of one block; saturates.
     #[must_use]
     pub fn block_elements(&self) -> u64 {
-        self.outer
-            .saturating_mul(self.middle)
-            .saturating_mul(self.inner)
+        self.outer.saturating_mul(self.middle).saturating_mul(self.inner)
     }
 }
 

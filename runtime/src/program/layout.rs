@@ -26,9 +26,7 @@ impl Mesh {
     /// Number of ranks.
     #[must_use]
     pub fn ranks(&self) -> u64 {
-        self.axes
-            .iter()
-            .fold(1, |ranks, axis| u64::from(axis.size).saturating_mul(ranks))
+        self.axes.iter().fold(1, |ranks, axis| u64::from(axis.size).saturating_mul(ranks))
     }
 
     /// Size of an axis.
@@ -61,9 +59,7 @@ impl Mesh {
         self.axes
             .iter()
             .zip(coordinates)
-            .fold(0, |rank, (axis, coordinate)| {
-                rank * u64::from(axis.size) + coordinate
-            })
+            .fold(0, |rank, (axis, coordinate)| rank * u64::from(axis.size) + coordinate)
     }
 
     /// Product of the sizes of some axes.
@@ -75,9 +71,7 @@ impl Mesh {
     /// Index within a group over `axes`, row-major in the order they are listed.
     #[must_use]
     pub fn group_index(&self, axes: &[AxisId], coordinates: &[u64]) -> u64 {
-        axes.iter().fold(0, |index, &axis| {
-            index * self.size(axis) + coordinates[axis.index()]
-        })
+        axes.iter().fold(0, |index, &axis| index * self.size(axis) + coordinates[axis.index()])
     }
 }
 
@@ -96,11 +90,7 @@ impl Dimension {
     /// A dimension without pads.
     #[must_use]
     pub fn new(name: &str, size: u64) -> Self {
-        Self {
-            name: name.to_owned(),
-            size,
-            padded: size,
-        }
+        Self { name: name.to_owned(), size, padded: size }
     }
 }
 
@@ -129,15 +119,8 @@ impl Layout {
     /// A layout without pads or sharding.
     #[must_use]
     pub fn replicated(dtype: DType, dimensions: &[(&str, u64)]) -> Self {
-        let dimensions = dimensions
-            .iter()
-            .map(|&(name, size)| Dimension::new(name, size))
-            .collect();
-        Self {
-            dtype,
-            dimensions,
-            placements: Vec::new(),
-        }
+        let dimensions = dimensions.iter().map(|&(name, size)| Dimension::new(name, size)).collect();
+        Self { dtype, dimensions, placements: Vec::new() }
     }
 
     /// The same with one more placement, minor to those already on that dimension.
@@ -150,34 +133,25 @@ impl Layout {
     /// Sizes without pads.
     #[must_use]
     pub fn global_shape(&self) -> Vec<u64> {
-        self.dimensions
-            .iter()
-            .map(|dimension| dimension.size)
-            .collect()
+        self.dimensions.iter().map(|dimension| dimension.size).collect()
     }
 
     /// Number of elements without pads.
     #[must_use]
     pub fn global_elements(&self) -> u64 {
-        self.dimensions
-            .iter()
-            .map(|dimension| dimension.size)
-            .product()
+        self.dimensions.iter().map(|dimension| dimension.size).product()
     }
 
     /// Number of shards of a dimension.
     #[must_use]
     pub fn shards(&self, mesh: &Mesh, dimension: usize) -> u64 {
-        self.placed_on(dimension)
-            .map(|axis| mesh.size(axis))
-            .product()
+        self.placed_on(dimension).map(|axis| mesh.size(axis)).product()
     }
 
     /// Sizes of one rank's shard, pads included.
     #[must_use]
     pub fn local_shape(&self, mesh: &Mesh) -> Vec<u64> {
-        let local =
-            |(index, dimension): (usize, &Dimension)| dimension.padded / self.shards(mesh, index);
+        let local = |(index, dimension): (usize, &Dimension)| dimension.padded / self.shards(mesh, index);
         self.dimensions.iter().enumerate().map(local).collect()
     }
 
@@ -188,9 +162,7 @@ impl Layout {
         (0..self.dimensions.len())
             .map(|dimension| {
                 let axes = self.placed_on(dimension);
-                let shard = axes.fold(0, |shard, axis| {
-                    shard * mesh.size(axis) + coordinates[axis.index()]
-                });
+                let shard = axes.fold(0, |shard, axis| shard * mesh.size(axis) + coordinates[axis.index()]);
                 shard * local[dimension]
             })
             .collect()
@@ -204,9 +176,6 @@ impl Layout {
 
     fn placed_on(&self, dimension: usize) -> impl Iterator<Item = AxisId> + '_ {
         let on_dimension = move |placement: &&Placement| placement.dimension as usize == dimension;
-        self.placements
-            .iter()
-            .filter(on_dimension)
-            .map(|placement| placement.axis)
+        self.placements.iter().filter(on_dimension).map(|placement| placement.axis)
     }
 }

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 pub use artifact::CpuFeatures;
 pub use instruction::{
-    Affine, AffineTerm, BufferRef, BufferTerm, Collective, CollectiveKind, CollectiveTensor,
-    Instruction, KernelCall, Loop, LoopOrder, Operation, Permutation, Position, Reduction, Space,
-    Strides, Transfer, Variable,
+    Affine, AffineTerm, BufferRef, BufferTerm, Collective, CollectiveKind, CollectiveTensor, Instruction,
+    KernelCall, Loop, LoopOrder, Operation, Permutation, Position, Reduction, Space, Strides, Transfer,
+    Variable,
 };
 pub use layout::{Dimension, Layout, Mesh, MeshAxis, Placement};
 
@@ -174,19 +174,13 @@ impl TensorName {
     /// A name without stacked dimensions.
     #[must_use]
     pub fn plain(name: &str) -> Self {
-        Self {
-            template: name.to_owned(),
-            first: Vec::new(),
-        }
+        Self { template: name.to_owned(), first: Vec::new() }
     }
 
     /// A name whose leading dimension counts from 0 at its one `{}`.
     #[must_use]
     pub fn stacked(template: &str) -> Self {
-        Self {
-            template: template.to_owned(),
-            first: vec![0; template.matches("{}").count()],
-        }
+        Self { template: template.to_owned(), first: vec![0; template.matches("{}").count()] }
     }
 }
 
@@ -279,10 +273,6 @@ pub struct Location {
 impl std::fmt::Display for Location {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}:{}:{}", self.file, self.line, self.column)?;
-        if self.text.is_empty() {
-            Ok(())
-        } else {
-            write!(formatter, " ({})", self.text)
-        }
+        if self.text.is_empty() { Ok(()) } else { write!(formatter, " ({})", self.text) }
     }
 }

@@ -5,10 +5,9 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Affine, AxisId, BufferRef, Collective, CollectiveKind, CollectiveTensor, DType, Initial,
-    Instruction, KernelCall, Layout, LocationId, Loop, Mesh, Operation, Program, Reduction,
-    StateTensor, Strides, TensorName, Transfer, Variable, instruction::LOOP_DEPTH_LIMIT,
-    instruction::Space,
+    Affine, AxisId, BufferRef, Collective, CollectiveKind, CollectiveTensor, DType, Initial, Instruction,
+    KernelCall, Layout, LocationId, Loop, Mesh, Operation, Program, Reduction, StateTensor, Strides,
+    TensorName, Transfer, Variable, instruction::LOOP_DEPTH_LIMIT, instruction::Space,
 };
 
 /// No space, tensor or stride is larger than this, so that sums of a few never overflow.
@@ -29,12 +28,7 @@ impl Program {
     /// The first fault, in words.
     pub fn validate(&self) -> Check {
         self.check_mesh()?;
-        let spaces = [
-            self.arena_bytes,
-            self.state_bytes,
-            self.input_bytes,
-            self.thread_scratch_bytes,
-        ];
+        let spaces = [self.arena_bytes, self.state_bytes, self.input_bytes, self.thread_scratch_bytes];
         require(spaces.iter().all(|&bytes| bytes <= BYTES_LIMIT), || {
             "a memory space is impossibly large".into()
         })?;
@@ -46,21 +40,13 @@ impl Program {
     }
 
     fn check_mesh(&self) -> Check {
-        require(self.mesh.axes.len() <= DIMENSION_LIMIT, || {
-            "the mesh has too many axes".into()
-        })?;
+        require(self.mesh.axes.len() <= DIMENSION_LIMIT, || "the mesh has too many axes".into())?;
         let mut names = BTreeSet::new();
         for axis in &self.mesh.axes {
-            require(axis.size > 0, || {
-                format!("mesh axis `{}` has size 0", axis.name)
-            })?;
-            require(names.insert(&axis.name), || {
-                format!("mesh axis `{}` stands twice", axis.name)
-            })?;
+            require(axis.size > 0, || format!("mesh axis `{}` has size 0", axis.name))?;
+            require(names.insert(&axis.name), || format!("mesh axis `{}` stands twice", axis.name))?;
         }
-        require(self.mesh.ranks() <= RANK_LIMIT, || {
-            format!("the mesh has {} ranks", self.mesh.ranks())
-        })
+        require(self.mesh.ranks() <= RANK_LIMIT, || format!("the mesh has {} ranks", self.mesh.ranks()))
     }
 
     fn check_state(&self) -> Check {
@@ -69,8 +55,7 @@ impl Program {
             let label = || format!("state `{}` ({:?})", tensor.path, tensor.role);
             let fault = |reason| format!("{}: {reason}", label());
             require(names.insert(label()), || fault("stands twice".into()))?;
-            self.check_shard(&tensor.layout, tensor.offset, self.state_bytes)
-                .map_err(fault)?;
+            self.check_shard(&tensor.layout, tensor.offset, self.state_bytes).map_err(fault)?;
             for name in &tensor.names {
                 check_name(name, &tensor.layout).map_err(fault)?;
             }
@@ -83,25 +68,17 @@ impl Program {
         let Initial::CopyOf(source) = tensor.initial else {
             return Ok(());
         };
-        let source = self
-            .state
-            .get(source.index())
-            .ok_or("is a copy of a tensor that does not exist")?;
-        require(!matches!(source.initial, Initial::CopyOf(_)), || {
-            "is a copy of a copy".into()
-        })?;
-        require(
-            source.layout.global_shape() == tensor.layout.global_shape(),
-            || "is a copy of another shape".into(),
-        )
+        let source = self.state.get(source.index()).ok_or("is a copy of a tensor that does not exist")?;
+        require(!matches!(source.initial, Initial::CopyOf(_)), || "is a copy of a copy".into())?;
+        require(source.layout.global_shape() == tensor.layout.global_shape(), || {
+            "is a copy of another shape".into()
+        })
     }
 
     fn check_inputs(&self) -> Check {
         let mut names = BTreeSet::new();
         for input in &self.inputs {
-            require(names.insert(&input.name), || {
-                format!("input `{}` stands twice", input.name)
-            })?;
+            require(names.insert(&input.name), || format!("input `{}` stands twice", input.name))?;
             self.check_shard(&input.layout, input.offset, self.input_bytes)
                 .map_err(|reason| format!("input `{}`: {reason}", input.name))?;
         }
@@ -112,33 +89,22 @@ impl Program {
         let mut names = BTreeSet::new();
         for output in &self.outputs {
             let fault = |reason| format!("output `{}`: {reason}", output.name.template);
-            require(names.insert(&output.name.template), || {
-                fault("stands twice".into())
-            })?;
+            require(names.insert(&output.name.template), || fault("stands twice".into()))?;
             check_layout(&output.layout, &self.mesh).map_err(fault)?;
             check_name(&output.name, &output.layout).map_err(fault)?;
-            require(output.buffer.terms.is_empty(), || {
-                fault("its place depends on a variable".into())
-            })?;
+            require(output.buffer.terms.is_empty(), || fault("its place depends on a variable".into()))?;
             let bytes = output.layout.local_bytes(&self.mesh);
-            require(output.buffer.bytes >= bytes, || {
-                fault("is larger than its buffer".into())
-            })?;
-            self.check_buffer(&output.buffer, output.layout.dtype.bytes(), &[])
-                .map_err(fault)?;
+            require(output.buffer.bytes >= bytes, || fault("is larger than its buffer".into()))?;
+            self.check_buffer(&output.buffer, output.layout.dtype.bytes(), &[]).map_err(fault)?;
         }
         Ok(())
     }
 
     fn check_shard(&self, layout: &Layout, offset: u64, space: u64) -> Check {
         check_layout(layout, &self.mesh)?;
-        require(offset % layout.dtype.bytes() == 0, || {
-            "is not aligned to its type".into()
-        })?;
+        require(offset % layout.dtype.bytes() == 0, || "is not aligned to its type".into())?;
         let end = offset.checked_add(layout.local_bytes(&self.mesh));
-        require(end.is_some_and(|end| end <= space), || {
-            "lies outside its memory space".into()
-        })
+        require(end.is_some_and(|end| end <= space), || "lies outside its memory space".into())
     }
 
     fn check_kernels(&self) -> Check {
@@ -146,12 +112,8 @@ impl Program {
             let fault = |reason: &str| format!("kernel `{}`: {reason}", kernel.name);
             let end = kernel.code_offset.checked_add(kernel.code_bytes);
             let inside = end.is_some_and(|end| end <= self.code.len() as u64);
-            require(inside && kernel.code_bytes > 0, || {
-                fault("its code lies outside the blob")
-            })?;
-            require(kernel.extent <= BYTES_LIMIT, || {
-                fault("its extent is impossibly large")
-            })?;
+            require(inside && kernel.code_bytes > 0, || fault("its code lies outside the blob"))?;
+            require(kernel.extent <= BYTES_LIMIT, || fault("its extent is impossibly large"))?;
             require(kernel.grain >= 1, || fault("its grain is 0"))?;
             let scratch = kernel.scratch_bytes <= self.thread_scratch_bytes;
             require(scratch, || fault("needs more scratch than the program has"))?;
@@ -169,17 +131,14 @@ impl Program {
             if let Operation::Loop(nested) = &instruction.operation {
                 self.check_loop(nested, loops)?;
             } else {
-                self.check_operation(&instruction.operation, loops)
-                    .map_err(fault)?;
+                self.check_operation(&instruction.operation, loops).map_err(fault)?;
             }
         }
         Ok(())
     }
 
     fn check_loop(&self, nested: &Loop, loops: &mut Vec<u32>) -> Check {
-        require(loops.len() < LOOP_DEPTH_LIMIT, || {
-            "loops are nested too deep".into()
-        })?;
+        require(loops.len() < LOOP_DEPTH_LIMIT, || "loops are nested too deep".into())?;
         loops.push(nested.count);
         let result = self.check_body(&nested.body, loops);
         loops.pop();
@@ -190,14 +149,7 @@ impl Program {
         match operation {
             Operation::Loop(_) => Ok(()),
             Operation::Kernel(call) => self.check_kernel_call(call, loops),
-            Operation::Copy {
-                source,
-                target,
-                rows,
-                row_bytes,
-                source_pitch,
-                target_pitch,
-            } => {
+            Operation::Copy { source, target, rows, row_bytes, source_pitch, target_pitch } => {
                 self.check_buffer(source, 1, loops)?;
                 self.check_buffer(target, 1, loops)?;
                 for (buffer, pitch) in [(source, source_pitch), (target, target_pitch)] {
@@ -205,14 +157,8 @@ impl Program {
                 }
                 Ok(())
             }
-            Operation::Fill {
-                target,
-                dtype,
-                value: _,
-            } => {
-                require(target.bytes % dtype.bytes() == 0, || {
-                    "fills part of an element".into()
-                })?;
+            Operation::Fill { target, dtype, value: _ } => {
+                require(target.bytes % dtype.bytes() == 0, || "fills part of an element".into())?;
                 self.check_buffer(target, dtype.bytes(), loops)
             }
             Operation::Collective(collective) => self.check_collective(collective, loops),
@@ -220,38 +166,23 @@ impl Program {
     }
 
     fn check_kernel_call(&self, call: &KernelCall, loops: &[u32]) -> Check {
-        let kernel = self
-            .kernels
-            .get(call.kernel.index())
-            .ok_or("calls a kernel that does not exist")?;
+        let kernel = self.kernels.get(call.kernel.index()).ok_or("calls a kernel that does not exist")?;
         let pointers = call.pointers.len() == kernel.pointers as usize;
         let integers = call.integers.len() == kernel.integers as usize;
-        require(pointers && integers, || {
-            format!("`{}` takes other operands", kernel.name)
-        })?;
+        require(pointers && integers, || format!("`{}` takes other operands", kernel.name))?;
         let few = call.pointers.len() <= OPERAND_LIMIT && call.integers.len() <= OPERAND_LIMIT;
         require(few, || format!("`{}` takes too many operands", kernel.name))?;
-        call.pointers
-            .iter()
-            .try_for_each(|pointer| self.check_buffer(pointer, 1, loops))?;
-        call.integers
-            .iter()
-            .try_for_each(|integer| self.check_affine(integer, loops))
+        call.pointers.iter().try_for_each(|pointer| self.check_buffer(pointer, 1, loops))?;
+        call.integers.iter().try_for_each(|integer| self.check_affine(integer, loops))
     }
 
     fn check_collective(&self, collective: &Collective, loops: &[u32]) -> Check {
         let axes: BTreeSet<AxisId> = collective.axes.iter().copied().collect();
-        require(axes.len() == collective.axes.len(), || {
-            "its group names an axis twice".into()
-        })?;
+        require(axes.len() == collective.axes.len(), || "its group names an axis twice".into())?;
         let known = axes.iter().all(|axis| axis.index() < self.mesh.axes.len());
-        require(known, || {
-            "its group names an axis that does not exist".into()
-        })?;
+        require(known, || "its group names an axis that does not exist".into())?;
         let ranks = self.mesh.group_size(&collective.axes);
-        require(collective.tensors.len() <= OPERAND_LIMIT, || {
-            "moves too many tensors".into()
-        })?;
+        require(collective.tensors.len() <= OPERAND_LIMIT, || "moves too many tensors".into())?;
         if let CollectiveKind::Permute(permutation) = &collective.kind {
             let sources: BTreeSet<u32> = permutation.sources.iter().copied().collect();
             let all = sources.iter().map(|&source| u64::from(source)).eq(0..ranks);
@@ -305,40 +236,25 @@ impl Program {
         loops: &[u32],
     ) -> Check {
         self.check_buffer(buffer, dtype.bytes(), loops)?;
-        let steps = [
-            (transfer.outer, strides.outer),
-            (transfer.middle, strides.middle),
-            (blocks, strides.block),
-        ];
+        let steps =
+            [(transfer.outer, strides.outer), (transfer.middle, strides.middle), (blocks, strides.block)];
         check_reach(&steps, transfer.inner, dtype.bytes(), buffer.bytes)
     }
 
     fn check_affine(&self, affine: &Affine, loops: &[u32]) -> Check {
-        require(affine.terms.len() <= DIMENSION_LIMIT, || {
-            "an integer has too many terms".into()
-        })?;
-        affine
-            .terms
-            .iter()
-            .try_for_each(|term| self.largest(term.variable, loops).map(|_| ()))
+        require(affine.terms.len() <= DIMENSION_LIMIT, || "an integer has too many terms".into())?;
+        affine.terms.iter().try_for_each(|term| self.largest(term.variable, loops).map(|_| ()))
     }
 
     /// Checks that a buffer stays inside its space for all values of its variables, and that its
     /// address is a multiple of `alignment`.
     fn check_buffer(&self, buffer: &BufferRef, alignment: u64, loops: &[u32]) -> Check {
-        require(buffer.terms.len() <= DIMENSION_LIMIT, || {
-            "a buffer has too many terms".into()
-        })?;
+        require(buffer.terms.len() <= DIMENSION_LIMIT, || "a buffer has too many terms".into())?;
         let mut end = u128::from(buffer.offset) + u128::from(buffer.bytes);
         let mut aligned = buffer.offset % alignment == 0;
         for term in &buffer.terms {
-            let moves = matches!(
-                term.variable,
-                Variable::MeshCoordinate(_) | Variable::LoopIndex(_)
-            );
-            require(moves, || {
-                "a buffer's address depends on the step or the seed".into()
-            })?;
+            let moves = matches!(term.variable, Variable::MeshCoordinate(_) | Variable::LoopIndex(_));
+            require(moves, || "a buffer's address depends on the step or the seed".into())?;
             end += u128::from(term.stride) * u128::from(self.largest(term.variable, loops)?);
             aligned &= term.stride % alignment == 0;
         }
@@ -348,9 +264,7 @@ impl Program {
             Space::Arena => self.arena_bytes,
             Space::Input => self.input_bytes,
         };
-        require(end <= u128::from(space), || {
-            "a buffer lies outside its memory space".into()
-        })
+        require(end <= u128::from(space), || "a buffer lies outside its memory space".into())
     }
 
     /// The largest value of a variable, 0 where it has no bound.
@@ -369,43 +283,31 @@ impl Program {
     }
 
     fn place(&self, location: LocationId) -> String {
-        self.locations
-            .get(location.index())
-            .map_or_else(|| "an instruction".to_owned(), ToString::to_string)
+        self.locations.get(location.index()).map_or_else(|| "an instruction".to_owned(), ToString::to_string)
     }
 }
 
 /// Checks sizes and placements of a layout, so that its arithmetic can't overflow or divide by 0.
 fn check_layout(layout: &Layout, mesh: &Mesh) -> Check {
-    require(layout.dimensions.len() <= DIMENSION_LIMIT, || {
-        "has too many dimensions".into()
-    })?;
+    require(layout.dimensions.len() <= DIMENSION_LIMIT, || "has too many dimensions".into())?;
     let mut bytes = layout.dtype.bytes();
     for dimension in &layout.dimensions {
         let sizes = dimension.size > 0 && dimension.padded >= dimension.size;
-        require(sizes, || {
-            format!("dimension `{}` has an impossible size", dimension.name)
-        })?;
+        require(sizes, || format!("dimension `{}` has an impossible size", dimension.name))?;
         bytes = bytes.saturating_mul(dimension.padded);
     }
     require(bytes <= BYTES_LIMIT, || "is impossibly large".into())?;
     let mut axes = BTreeSet::new();
     for placement in &layout.placements {
-        require(axes.insert(placement.axis), || {
-            "is placed twice on one axis".into()
-        })?;
+        require(axes.insert(placement.axis), || "is placed twice on one axis".into())?;
         let known = placement.axis.index() < mesh.axes.len();
         require(known, || "is placed on an axis that does not exist".into())?;
         let inside = (placement.dimension as usize) < layout.dimensions.len();
-        require(inside, || {
-            "a dimension is placed that it does not have".into()
-        })?;
+        require(inside, || "a dimension is placed that it does not have".into())?;
     }
     for (index, dimension) in layout.dimensions.iter().enumerate() {
         let divides = dimension.padded % layout.shards(mesh, index) == 0;
-        require(divides, || {
-            format!("its axes do not divide dimension `{}`", dimension.name)
-        })?;
+        require(divides, || format!("its axes do not divide dimension `{}`", dimension.name))?;
     }
     Ok(())
 }
@@ -413,26 +315,18 @@ fn check_layout(layout: &Layout, mesh: &Mesh) -> Check {
 fn check_name(name: &TensorName, layout: &Layout) -> Check {
     let holes = name.template.matches("{}").count();
     let fits = holes == name.first.len() && holes <= layout.dimensions.len();
-    require(fits, || {
-        format!("name `{}` does not fit its dimensions", name.template)
-    })?;
-    require(name.first.iter().all(|&first| first <= BYTES_LIMIT), || {
-        "a stack starts impossibly late".into()
-    })
+    require(fits, || format!("name `{}` does not fit its dimensions", name.template))?;
+    require(name.first.iter().all(|&first| first <= BYTES_LIMIT), || "a stack starts impossibly late".into())
 }
 
 fn check_types(kind: &CollectiveKind, source: DType, target: DType) -> Check {
     let reduction = match kind {
         CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => None,
-        CollectiveKind::ReduceScatter(reduction) | CollectiveKind::AllReduce(reduction) => {
-            Some(*reduction)
-        }
+        CollectiveKind::ReduceScatter(reduction) | CollectiveKind::AllReduce(reduction) => Some(*reduction),
     };
     let float = |dtype| matches!(dtype, DType::F32 | DType::Bf16);
     let fits = source == target || (reduction.is_some() && float(source) && float(target));
-    require(fits, || {
-        format!("can't turn {} into {}", source.name(), target.name())
-    })?;
+    require(fits, || format!("can't turn {} into {}", source.name(), target.name()))?;
     let bool_sum = reduction == Some(Reduction::Sum) && source == DType::Bool;
     require(!bool_sum, || "sums booleans".into())
 }
@@ -445,16 +339,10 @@ fn check_reach(steps: &[(u64, u64)], inner: u64, element: u64, bytes: u64) -> Ch
     }
     let product = |&(count, stride): &(u64, u64)| u128::from(count - 1) * u128::from(stride);
     // At most three products below 2^128 / 4 each, once counts and strides are below 2^46.
-    let small = steps
-        .iter()
-        .all(|&(count, stride)| count <= BYTES_LIMIT && stride <= BYTES_LIMIT);
-    require(small && inner <= BYTES_LIMIT, || {
-        "its blocks are impossibly large".into()
-    })?;
+    let small = steps.iter().all(|&(count, stride)| count <= BYTES_LIMIT && stride <= BYTES_LIMIT);
+    require(small && inner <= BYTES_LIMIT, || "its blocks are impossibly large".into())?;
     let reach: u128 = steps.iter().map(product).sum::<u128>() + u128::from(inner);
-    require(reach * u128::from(element) <= u128::from(bytes), || {
-        "its blocks leave its buffer".into()
-    })
+    require(reach * u128::from(element) <= u128::from(bytes), || "its blocks leave its buffer".into())
 }
 
 fn require(holds: bool, reason: impl FnOnce() -> String) -> Check {
