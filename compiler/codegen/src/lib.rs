@@ -1,1 +1,2 @@
 //! Code generation: the loop-level kernel IR, its emitters, and the assembly of a runnable program.
+pub mod kir;
