@@ -319,13 +319,29 @@ pub enum Op {
     LocalSlice,
     /// Moves data between ranks.
     Collective(Collective),
+    /// One kernel: its body is computed element by element, and only what it yields is stored. Arguments
+    /// become the region's parameters, the yields its results; the body uses nothing else. It holds
+    /// [`Op::Constant`], [`Op::Iota`], [`Op::Random`], [`Op::Map`], [`Op::Reduce`], the views
+    /// ([`Op::Rename`], [`Op::Split`], [`Op::Merge`], [`Op::Slice`], [`Op::Pad`], [`Op::Concat`]) and
+    /// [`Op::LocalSlice`]. Only from the `scheduled` stage on.
+    Fused(Region),
 }
 
 impl Op {
-    /// The region of a scan.
+    /// The region inside, of a scan or a fused kernel.
     pub fn region(&self) -> Option<&Region> {
         match self {
             Op::Scan(scan) => Some(&scan.body),
+            Op::Fused(body) => Some(body),
+            _ => None,
+        }
+    }
+
+    /// The region inside, to be changed.
+    pub fn region_mut(&mut self) -> Option<&mut Region> {
+        match self {
+            Op::Scan(scan) => Some(&mut scan.body),
+            Op::Fused(body) => Some(body),
             _ => None,
         }
     }
