@@ -1,0 +1,46 @@
+//! Cache block sizes of the GEMM and the scratch they need. The same on every host, so that a program's memory plan holds
+//! wherever it runs.
+
+use crate::signature::aligned;
+
+/// Lanes of the output per packed left block: with [`DEPTH`], 3/4 of a 1 MiB second-level cache. A multiple of every
+/// microkernel's lanes.
+pub(crate) const LANES: usize = 384;
+/// Columns of the output per packed right block. A multiple of every microkernel's columns.
+pub(crate) const COLUMNS: usize = 768;
+/// Most contraction steps per block.
+const DEPTH: usize = 512;
+/// Lanes and columns of the f32 tile that a narrower output is computed in.
+pub(crate) const TILE: usize = 768;
+/// Work is divided among threads at multiples of this many rows or columns.
+pub(crate) const GRANULE: usize = 48;
+
+/// Every microkernel's lanes divide this.
+const LANE_PANEL: usize = 64;
+/// Every microkernel's columns divide this.
+const COLUMN_PANEL: usize = 12;
+
+/// Contraction steps per block for a contraction of `k`: the fewest blocks, evenly filled.
+pub(crate) fn depth(k: usize) -> usize {
+    if k == 0 {
+        1
+    } else {
+        k.div_ceil(k.div_ceil(DEPTH))
+    }
+}
+
+/// Bytes of the packed left operand.
+pub(crate) fn left_bytes(lanes: usize, k: usize) -> usize {
+    aligned(4 * depth(k) * lanes.min(LANES).next_multiple_of(LANE_PANEL))
+}
+
+/// Bytes of scratch that one product needs.
+pub(crate) fn scratch_bytes(lanes: usize, columns: usize, k: usize) -> usize {
+    left_bytes(lanes, k)
+        + aligned(4 * depth(k) * columns.min(COLUMNS).next_multiple_of(COLUMN_PANEL))
+}
+
+/// Floats of the tile that a narrower output is computed in.
+pub(crate) fn tile_floats(lanes: usize, columns: usize) -> usize {
+    lanes.min(TILE) * columns.min(TILE)
+}

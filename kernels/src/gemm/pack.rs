@@ -1,0 +1,183 @@
+//! Packs a block of an operand into panels: for each contraction step, the panel's lanes side by side, in f32.
+
+use std::ops::Range;
+
+use super::Operand;
+use crate::{
+    isa::{Isa, for_each_isa},
+    number::{Number, offset, with_element},
+    signature::ContractionLoop,
+};
+
+/// Which lanes or columns to pack, `width` to a panel. The last panel is filled up with zeros.
+pub(crate) struct Panels {
+    pub first: usize,
+    pub count: usize,
+    pub width: usize,
+}
+
+/// Packs `panels` of `operand` over the contraction steps `span`; panel `i` starts at `i * width * span.len()`.
+///
+/// # Safety
+/// `isa` must be available, the operand readable at these indices, and the destination writable for whole panels.
+pub(crate) unsafe fn pack(
+    isa: Isa,
+    operand: &Operand,
+    contraction: &[ContractionLoop],
+    span: Range<usize>,
+    panels: Panels,
+    destination: *mut f32,
+) {
+    for start in (0..panels.count).step_by(panels.width) {
+        let lanes = panels.width.min(panels.count - start);
+        let mut panel = destination.wrapping_add(start * span.len());
+        let base = offset(
+            operand.data,
+            operand.element,
+            (panels.first + start) as isize * operand.stride,
+        );
+        let mut step = span.start;
+        while step < span.end {
+            let run = run_from(contraction, operand, step, span.end - step);
+            let source = offset(base, operand.element, run.start);
+            let piece = Piece {
+                lanes,
+                width: panels.width,
+                length: run.length,
+                lane_stride: operand.stride,
+                step_stride: run.stride,
+            };
+            // SAFETY: the piece lies inside the operand and inside the panel.
+            unsafe {
+                with_element!(operand.element, Stored => pack_piece::<Stored>(isa, source.cast::<Stored>(), &piece, panel));
+            }
+            panel = panel.wrapping_add(run.length * panels.width);
+            step += run.length;
+        }
+    }
+}
+
+/// Contraction steps that one stride reaches.
+struct Run {
+    start: isize,
+    stride: isize,
+    length: usize,
+}
+
+/// The longest run of at most `limit` steps from flat step `step` on: the rest of the innermost loop.
+fn run_from(contraction: &[ContractionLoop], operand: &Operand, step: usize, limit: usize) -> Run {
+    let Some((innermost, outer)) = contraction.split_last() else {
+        return Run {
+            start: 0,
+            stride: 0,
+            length: limit,
+        };
+    };
+    let within = step % innermost.extent;
+    let mut remaining = step / innermost.extent;
+    let mut start = within as isize * operand.side.stride(innermost);
+    for contraction_loop in outer.iter().rev() {
+        start +=
+            (remaining % contraction_loop.extent) as isize * operand.side.stride(contraction_loop);
+        remaining /= contraction_loop.extent;
+    }
+    Run {
+        start,
+        stride: operand.side.stride(innermost),
+        length: limit.min(innermost.extent - within),
+    }
+}
+
+/// Part of a panel with one stride in each direction.
+struct Piece {
+    lanes: usize,
+    width: usize,
+    length: usize,
+    lane_stride: isize,
+    step_stride: isize,
+}
+
+for_each_isa! {
+    /// Packs one piece.
+    fn pack_piece<Stored: Number>(source: *const Stored, piece: &Piece, panel: *mut f32) = pack_piece_body
+}
+
+/// # Safety
+/// As [`pack`].
+#[inline(always)]
+unsafe fn pack_piece_body<Stored: Number>(source: *const Stored, piece: &Piece, panel: *mut f32) {
+    // SAFETY: lanes < width and steps < length, so all reads and writes are in the piece.
+    unsafe {
+        if piece.lane_stride == 1 {
+            pack_lane_major(source, piece, panel);
+        } else {
+            pack_step_major(source, piece, panel);
+        }
+        if piece.lanes < piece.width {
+            for step in 0..piece.length {
+                std::slice::from_raw_parts_mut(
+                    panel.add(step * piece.width + piece.lanes),
+                    piece.width - piece.lanes,
+                )
+                .fill(0.0);
+            }
+        }
+    }
+}
+
+/// Lanes lie side by side in memory: each step is one copy.
+///
+/// # Safety
+/// As [`pack`].
+#[inline(always)]
+unsafe fn pack_lane_major<Stored: Number>(source: *const Stored, piece: &Piece, panel: *mut f32) {
+    const WIDE: usize = 64;
+    const NARROW: usize = 6;
+    for step in 0..piece.length {
+        // SAFETY: the step's lanes are inside source and panel. Fixed sizes first, so that the copies are unrolled vectors.
+        unsafe {
+            let from = source.wrapping_offset(step as isize * piece.step_stride);
+            let to = panel.add(step * piece.width);
+            match piece.lanes {
+                WIDE => copy::<Stored>(from, to, WIDE),
+                NARROW => copy::<Stored>(from, to, NARROW),
+                lanes => copy::<Stored>(from, to, lanes),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `count` numbers must be readable and writable.
+#[inline(always)]
+unsafe fn copy<Stored: Number>(from: *const Stored, to: *mut f32, count: usize) {
+    for lane in 0..count {
+        // SAFETY: `lane < count`.
+        unsafe { *to.add(lane) = (*from.add(lane)).widen() };
+    }
+}
+
+/// Lanes lie apart: reads runs of steps lane by lane, few enough steps that the panel's lines stay in the first-level cache.
+///
+/// # Safety
+/// As [`pack`].
+#[inline(always)]
+unsafe fn pack_step_major<Stored: Number>(source: *const Stored, piece: &Piece, panel: *mut f32) {
+    const STEPS: usize = 16;
+    for first in (0..piece.length).step_by(STEPS) {
+        let steps = STEPS.min(piece.length - first);
+        for lane in 0..piece.lanes {
+            let from = source.wrapping_offset(
+                lane as isize * piece.lane_stride + first as isize * piece.step_stride,
+            );
+            let to = panel.wrapping_add(first * piece.width + lane);
+            for step in 0..steps {
+                // SAFETY: `first + step < length`.
+                unsafe {
+                    *to.add(step * piece.width) =
+                        (*from.offset(step as isize * piece.step_stride)).widen()
+                };
+            }
+        }
+    }
+}

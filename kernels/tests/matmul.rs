@@ -1,0 +1,246 @@
+//! The matrix product against f64 sums: odd sizes, every layout and type, batches, compound contractions, every instruction set,
+//! and the same bits for any number of parts.
+
+mod support;
+
+use dtlc_kernels::{
+    isa::Isa,
+    matmul::matmul_with,
+    signature::{Accumulation, ContractionDim, Element, MatmulSpec},
+};
+use support::{Numbers, Stored, rounding, run_parts};
+
+const ELEMENTS: [Element; 2] = [Element::F32, Element::Bf16];
+
+/// A contraction in the general form, with buffers.
+struct Case {
+    dims: Vec<ContractionDim>,
+    a: Stored,
+    b: Stored,
+    c: Stored,
+    spec: MatmulSpec,
+}
+
+/// The dims of the case, before layouts: extent and which of A, B, C has it.
+type Shape = [(usize, [bool; 3])];
+
+const BATCH: [bool; 3] = [true, true, true];
+const ROW: [bool; 3] = [true, false, true];
+const COLUMN: [bool; 3] = [false, true, true];
+const SUM: [bool; 3] = [true, true, false];
+
+impl Case {
+    /// Gives each tensor its dims in a random order, sometimes with padding.
+    fn random(shape: &Shape, numbers: &mut Numbers) -> Case {
+        let mut strides = vec![[None; 3]; shape.len()];
+        let mut sizes = [1usize; 3];
+        for tensor in 0..3 {
+            let mut order: Vec<usize> = (0..shape.len())
+                .filter(|&dim| shape[dim].1[tensor])
+                .collect();
+            for index in (1..order.len()).rev() {
+                order.swap(index, numbers.below(index + 1));
+            }
+            let mut stride = numbers.pick(&[1, 1, 1, 2]);
+            for dim in order {
+                strides[dim][tensor] = Some(stride as isize);
+                stride = stride * shape[dim].0 + numbers.pick(&[0, 0, 0, 5]);
+            }
+            sizes[tensor] = stride.max(1);
+        }
+        let dims: Vec<ContractionDim> = shape
+            .iter()
+            .zip(strides)
+            .map(|(&(extent, _), [a, b, c])| ContractionDim { extent, a, b, c })
+            .collect();
+        let [a, b, c] = sizes.map(|size| Stored::random(numbers.pick(&ELEMENTS), size, numbers));
+        let mut spec = MatmulSpec::contract(&dims, a.element, b.element, c.element).expect("valid");
+        spec.accumulation = numbers.pick(&[Accumulation::Overwrite, Accumulation::Add]);
+        spec.scale = numbers.pick(&[1.0, 0.125, -1.7]);
+        Case {
+            dims,
+            a,
+            b,
+            c,
+            spec,
+        }
+    }
+
+    fn run(&self, isa: Isa, parts: usize) -> Stored {
+        let mut c = self.c.clone();
+        run_parts(parts, self.spec.scratch_bytes(), |part, scratch| {
+            // SAFETY: the buffers were sized by the dims that the spec was made from, scratch by the spec.
+            unsafe {
+                matmul_with(
+                    isa,
+                    &self.spec,
+                    self.a.pointer(),
+                    self.b.pointer(),
+                    c.pointer_mut(),
+                    scratch,
+                    part,
+                )
+            };
+        });
+        c
+    }
+
+    /// Checks every element of C's memory, gaps between its elements included, against f64 sums.
+    fn check(&self, result: &Stored) {
+        let k: usize = self
+            .dims
+            .iter()
+            .filter(|dim| dim.c.is_none())
+            .map(|dim| dim.extent)
+            .product();
+        let mut sums = vec![(0.0, 0.0); self.c.len()];
+        let mut written = vec![false; self.c.len()];
+        self.walk(&mut |at| written[at[2]] = true, false);
+        self.walk(
+            &mut |at| {
+                let product = self.a.get(at[0]) * self.b.get(at[1]);
+                sums[at[2]].0 += product;
+                sums[at[2]].1 += product.abs();
+            },
+            true,
+        );
+        let scale = f64::from(self.spec.scale);
+        for (index, (sum, magnitude)) in sums.into_iter().enumerate() {
+            let (old, new) = (self.c.get(index), result.get(index));
+            if !written[index] {
+                assert_eq!(old, new, "wrote between elements of C");
+                continue;
+            }
+            let kept = if self.spec.accumulation == Accumulation::Add {
+                old
+            } else {
+                0.0
+            };
+            let expected = kept + scale * sum;
+            let unit = rounding(Element::F32);
+            let bound = (k + 2) as f64 * unit * (magnitude * scale.abs() + kept.abs())
+                + rounding(result.element) * 1.01 * expected.abs()
+                + f64::from(f32::MIN_POSITIVE);
+            assert!(
+                (new - expected).abs() <= bound,
+                "{new} is not {expected} within {bound}: {:?}",
+                self.spec
+            );
+        }
+    }
+
+    /// Visits the offsets in A, B and C of each index, the sum's too if `summed`.
+    fn walk(&self, visit: &mut dyn FnMut([usize; 3]), summed: bool) {
+        let dims: Vec<ContractionDim> = self
+            .dims
+            .iter()
+            .copied()
+            .filter(|dim| summed || dim.c.is_some())
+            .collect();
+        let total: usize = dims.iter().map(|dim| dim.extent).product();
+        for flat in 0..total {
+            let (mut at, mut remaining) = ([0; 3], flat);
+            for dim in &dims {
+                let step = remaining % dim.extent;
+                remaining /= dim.extent;
+                for (at, stride) in at.iter_mut().zip([dim.a, dim.b, dim.c]) {
+                    *at += step * stride.unwrap_or(0) as usize;
+                }
+            }
+            visit(at);
+        }
+    }
+}
+
+fn check_shape(shape: &Shape, numbers: &mut Numbers) {
+    let case = Case::random(shape, numbers);
+    for &isa in Isa::available() {
+        let whole = case.run(isa, 1);
+        case.check(&whole);
+        for parts in [2, 3, 8] {
+            assert!(
+                case.run(isa, parts) == whole,
+                "{parts} parts differ: {:?}",
+                case.spec
+            );
+        }
+    }
+}
+
+#[test]
+fn small_products_of_every_layout() {
+    let mut numbers = Numbers(1);
+    for _ in 0..300 {
+        let mut extent = || numbers.pick(&[1, 2, 3, 5, 6, 7, 15, 16, 17, 31, 33, 63, 64, 65, 70]);
+        let shape = [(extent(), ROW), (extent(), COLUMN), (extent(), SUM)];
+        check_shape(&shape, &mut numbers);
+    }
+}
+
+#[test]
+fn batches_and_compound_indices() {
+    let mut numbers = Numbers(2);
+    for _ in 0..200 {
+        let mut shape = Vec::new();
+        for kind in [BATCH, BATCH, ROW, ROW, COLUMN, COLUMN, SUM, SUM, SUM] {
+            if numbers.below(2) == 0 {
+                shape.push((numbers.pick(&[1, 2, 3, 4, 9]), kind));
+            }
+        }
+        check_shape(&shape, &mut numbers);
+    }
+}
+
+#[test]
+fn sizes_past_every_cache_block() {
+    let mut numbers = Numbers(3);
+    for (m, n, k) in [
+        (401, 11, 40),
+        (7, 391, 30),
+        (50, 780, 9),
+        (790, 60, 5),
+        (5, 3, 1031),
+        (33, 65, 513),
+    ] {
+        check_shape(&[(m, ROW), (n, COLUMN), (k, SUM)], &mut numbers);
+    }
+}
+
+#[test]
+fn an_empty_contraction_clears_or_keeps() {
+    let mut numbers = Numbers(4);
+    for _ in 0..8 {
+        check_shape(&[(5, ROW), (3, COLUMN), (0, SUM)], &mut numbers);
+    }
+}
+
+#[test]
+fn nested_dims_become_one_plain_product() {
+    // [B, S, H, K] · [H, K, D] over H and K.
+    let dim = |extent, a, b, c| ContractionDim { extent, a, b, c };
+    let dims = [
+        dim(2, Some(7 * 12), None, Some(7 * 5)),
+        dim(7, Some(12), None, Some(5)),
+        dim(3, Some(4), Some(20), None),
+        dim(4, Some(1), Some(5), None),
+        dim(5, None, Some(1), Some(1)),
+    ];
+    let spec =
+        MatmulSpec::contract(&dims, Element::F32, Element::F32, Element::F32).expect("valid");
+    assert!(spec.batch.is_empty());
+    assert_eq!(
+        (spec.m, spec.n, spec.k(), spec.contraction.len()),
+        (14, 5, 12, 1)
+    );
+}
+
+#[test]
+fn a_dim_in_one_tensor_only_is_refused() {
+    let dims = [ContractionDim {
+        extent: 2,
+        a: Some(1),
+        b: None,
+        c: None,
+    }];
+    assert!(MatmulSpec::contract(&dims, Element::F32, Element::F32, Element::F32).is_err());
+}
