@@ -3,6 +3,7 @@
 //! Every size is static. Addresses and integers are affine in mesh coordinates and loop indices,
 //! so one list serves every rank and every iteration.
 
+use dtlc_kernels::signature::{MatmulSpec, ScatterAddSpec, TakeSpec};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{AxisId, DType, KernelId, LocationId};
@@ -122,6 +123,43 @@ pub enum Operation {
     Loop(Loop),
     /// Calls a generated kernel.
     Kernel(KernelCall),
+    /// A matrix product. Its scratch is the thread's.
+    Matmul {
+        /// Sizes, strides and types.
+        spec: MatmulSpec,
+        /// Left operand.
+        a: BufferRef,
+        /// Right operand.
+        b: BufferRef,
+        /// Result.
+        c: BufferRef,
+    },
+    /// Rows of a table by id; zeros for an id outside the table's shard.
+    Take {
+        /// Sizes and types.
+        spec: TakeSpec,
+        /// The local rows of the table.
+        table: BufferRef,
+        /// The ids, `I32` or `U32`.
+        ids: BufferRef,
+        /// A row for each id.
+        output: BufferRef,
+        /// The id of the first local row.
+        offset: Affine,
+    },
+    /// The transpose of `Take`: adds rows to those that ids name. Its scratch is the thread's.
+    ScatterAdd {
+        /// Sizes and types.
+        spec: ScatterAddSpec,
+        /// A row for each id.
+        source: BufferRef,
+        /// The ids, `I32` or `U32`.
+        ids: BufferRef,
+        /// The local rows of the table.
+        output: BufferRef,
+        /// The id of the first local row.
+        offset: Affine,
+    },
     /// Moves rows of bytes within the rank. Source and target don't overlap.
     Copy {
         /// Where from.
@@ -183,7 +221,7 @@ pub struct KernelCall {
 }
 
 /// How partial values are combined, always in the order of the ranks in the group. Floating-point
-/// sums are accumulated in f32 whatever the type on the wire.
+/// sums are accumulated in f32 and rounded once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reduction {
     /// Their sum.
@@ -233,11 +271,8 @@ pub struct CollectiveTensor {
     pub source: BufferRef,
     /// Where it receives. It is the source itself (all-reduce only) or doesn't overlap it.
     pub target: BufferRef,
-    /// Element type of the source. Sums of `Bf16` are accumulated in f32.
-    pub source_dtype: DType,
-    /// Element type of the target: that of the source, or, in a reduction, `F32` for `Bf16` or
-    /// `Bf16` for `F32`.
-    pub target_dtype: DType,
+    /// Element type of both. Floating-point reductions are accumulated in f32 and rounded once.
+    pub dtype: DType,
     /// The blocks in elements.
     pub transfer: Transfer,
 }

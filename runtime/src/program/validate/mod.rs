@@ -2,12 +2,14 @@
 //!
 //! What it can't check is the machine code itself: who gives a program gives code to run.
 
+mod descriptors;
+
 use std::collections::BTreeSet;
 
 use super::{
     Affine, AxisId, BufferRef, Collective, CollectiveKind, CollectiveTensor, DType, Initial, Instruction,
-    KernelCall, Layout, LocationId, Loop, Mesh, Operation, Program, Reduction, StateTensor, Strides,
-    TensorName, Transfer, Variable, instruction::LOOP_DEPTH_LIMIT, instruction::Space,
+    KernelCall, Layout, LocationId, Loop, Mesh, Operation, Program, Reduction, StateTensor, TensorName,
+    Variable, instruction::LOOP_DEPTH_LIMIT, instruction::Space,
 };
 
 /// No space, tensor or stride is larger than this, so that sums of a few never overflow.
@@ -149,6 +151,15 @@ impl Program {
         match operation {
             Operation::Loop(_) => Ok(()),
             Operation::Kernel(call) => self.check_kernel_call(call, loops),
+            Operation::Matmul { spec, a, b, c } => self.check_matmul(spec, [a, b, c], loops),
+            Operation::Take { spec, table, ids, output, offset } => {
+                self.check_affine(offset, loops)?;
+                self.check_take(spec, [table, ids, output], loops)
+            }
+            Operation::ScatterAdd { spec, source, ids, output, offset } => {
+                self.check_affine(offset, loops)?;
+                self.check_scatter_add(spec, [source, ids, output], loops)
+            }
             Operation::Copy { source, target, rows, row_bytes, source_pitch, target_pitch } => {
                 self.check_buffer(source, 1, loops)?;
                 self.check_buffer(target, 1, loops)?;
@@ -201,44 +212,26 @@ impl Program {
         ranks: u64,
         loops: &[u32],
     ) -> Check {
-        check_types(kind, tensor.source_dtype, tensor.target_dtype)?;
+        check_reduction(kind, tensor.dtype)?;
         let (source_blocks, target_blocks) = match kind {
             CollectiveKind::AllGather => (1, ranks),
             CollectiveKind::ReduceScatter(_) => (ranks, 1),
             CollectiveKind::AllReduce(_) | CollectiveKind::Permute(_) => (1, 1),
             CollectiveKind::AllToAll => (ranks, ranks),
         };
-        self.check_side(
-            &tensor.source,
-            tensor.source_dtype,
-            tensor.transfer,
-            tensor.transfer.source,
-            source_blocks,
-            loops,
-        )?;
-        self.check_side(
-            &tensor.target,
-            tensor.target_dtype,
-            tensor.transfer,
-            tensor.transfer.target,
-            target_blocks,
-            loops,
-        )
-    }
-
-    fn check_side(
-        &self,
-        buffer: &BufferRef,
-        dtype: DType,
-        transfer: Transfer,
-        strides: Strides,
-        blocks: u64,
-        loops: &[u32],
-    ) -> Check {
-        self.check_buffer(buffer, dtype.bytes(), loops)?;
-        let steps =
-            [(transfer.outer, strides.outer), (transfer.middle, strides.middle), (blocks, strides.block)];
-        check_reach(&steps, transfer.inner, dtype.bytes(), buffer.bytes)
+        let transfer = tensor.transfer;
+        require(transfer.block_elements() <= BYTES_LIMIT, || "its blocks are impossibly large".into())?;
+        let sides = [
+            (&tensor.source, transfer.source, source_blocks),
+            (&tensor.target, transfer.target, target_blocks),
+        ];
+        for (buffer, strides, blocks) in sides {
+            self.check_buffer(buffer, tensor.dtype.bytes(), loops)?;
+            let steps =
+                [(transfer.outer, strides.outer), (transfer.middle, strides.middle), (blocks, strides.block)];
+            check_reach(&steps, transfer.inner, tensor.dtype.bytes(), buffer.bytes)?;
+        }
+        Ok(())
     }
 
     fn check_affine(&self, affine: &Affine, loops: &[u32]) -> Check {
@@ -319,16 +312,14 @@ fn check_name(name: &TensorName, layout: &Layout) -> Check {
     require(name.first.iter().all(|&first| first <= BYTES_LIMIT), || "a stack starts impossibly late".into())
 }
 
-fn check_types(kind: &CollectiveKind, source: DType, target: DType) -> Check {
-    let reduction = match kind {
-        CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => None,
-        CollectiveKind::ReduceScatter(reduction) | CollectiveKind::AllReduce(reduction) => Some(*reduction),
+fn check_reduction(kind: &CollectiveKind, dtype: DType) -> Check {
+    let sum = match kind {
+        CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => false,
+        CollectiveKind::ReduceScatter(reduction) | CollectiveKind::AllReduce(reduction) => {
+            *reduction == Reduction::Sum
+        }
     };
-    let float = |dtype| matches!(dtype, DType::F32 | DType::Bf16);
-    let fits = source == target || (reduction.is_some() && float(source) && float(target));
-    require(fits, || format!("can't turn {} into {}", source.name(), target.name()))?;
-    let bool_sum = reduction == Some(Reduction::Sum) && source == DType::Bool;
-    require(!bool_sum, || "sums booleans".into())
+    require(!(sum && dtype == DType::Bool), || "sums booleans".into())
 }
 
 /// Checks that `count` steps of some length each, plus `inner`, all in elements, stay within a

@@ -1,0 +1,121 @@
+//! The threads of one rank: a leader, which runs the program, and helpers that share its loops.
+
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::signal::Signal;
+
+/// What one part of a job does: the part's index and the index of the thread that runs it.
+type Job<'a> = &'a (dyn Fn(usize, usize) + Sync);
+
+/// A rank's threads. The leader is thread 0.
+pub struct Team {
+    threads: usize,
+    spin: u32,
+    /// The job in progress; written by the leader while helpers wait, read by them while it waits.
+    job: UnsafeCell<Option<(*const (dyn Fn(usize, usize) + Sync), usize)>>,
+    next_part: AtomicUsize,
+    /// Counts jobs; helpers wait on it.
+    started: Signal,
+    /// Counts helpers' finished jobs; the leader waits on it.
+    finished: Signal,
+    panicked: AtomicBool,
+    closed: AtomicBool,
+}
+
+// SAFETY: `job` is the only part that isn't synchronised by itself. The leader writes it before it
+// raises `started` and again only after all helpers raised `finished`, so access never overlaps.
+unsafe impl Sync for Team {}
+// SAFETY: the pointer in `job` is only set during `run`, whose caller keeps its target alive.
+unsafe impl Send for Team {}
+
+/// A part of a job panicked.
+#[derive(Debug)]
+pub struct Panicked;
+
+impl Team {
+    /// A team of `threads` threads that spin for `spin` rounds before they sleep.
+    #[must_use]
+    pub fn new(threads: usize, spin: u32) -> Self {
+        Self {
+            threads,
+            spin,
+            job: UnsafeCell::new(None),
+            next_part: AtomicUsize::new(0),
+            started: Signal::default(),
+            finished: Signal::default(),
+            panicked: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Number of threads.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Runs `job` once for each part in `0..parts`, on all threads, and returns when all are done.
+    /// Only the leader calls it, and not from within a job.
+    ///
+    /// # Errors
+    /// A part panicked.
+    pub fn run(&self, parts: usize, job: Job<'_>) -> Result<(), Panicked> {
+        if self.threads == 1 || parts <= 1 {
+            let all = || (0..parts).for_each(|part| job(part, 0));
+            return catch_unwind(AssertUnwindSafe(all)).map_err(|_| Panicked);
+        }
+        let finished_before = self.finished.get();
+        // SAFETY: helpers are waiting, so nobody reads the cell. The job's lifetime is erased; this
+        // function does not return before all helpers have finished with it.
+        unsafe { *self.job.get() = Some((std::mem::transmute::<Job<'_>, Job<'static>>(job), parts)) };
+        self.next_part.store(0, Ordering::Relaxed);
+        self.started.increment();
+        self.take_parts(0);
+        let helpers = self.threads as u32 - 1;
+        let all_finished = |count: u32| count.wrapping_sub(finished_before) == helpers;
+        self.finished.wait(self.spin, all_finished, || false);
+        if self.panicked.swap(false, Ordering::Relaxed) { Err(Panicked) } else { Ok(()) }
+    }
+
+    /// What a helper does until the team is closed.
+    pub fn help(&self, thread: usize) {
+        let mut seen = 0;
+        loop {
+            self.started.wait(self.spin, |count| count != seen, || false);
+            if self.closed.load(Ordering::Acquire) {
+                return;
+            }
+            // A helper takes part in every job, so it never falls more than one behind.
+            seen = seen.wrapping_add(1);
+            self.take_parts(thread);
+            self.finished.increment();
+        }
+    }
+
+    /// Sends the helpers home.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.started.increment();
+    }
+
+    fn take_parts(&self, thread: usize) {
+        // SAFETY: between `started` and `finished` the leader leaves the cell alone.
+        let Some((job, parts)) = (unsafe { *self.job.get() }) else { return };
+        // SAFETY: `run` keeps the job alive until all threads have returned from here.
+        let job = unsafe { &*job };
+        let work = || {
+            loop {
+                let part = self.next_part.fetch_add(1, Ordering::Relaxed);
+                if part >= parts {
+                    break;
+                }
+                job(part, thread);
+            }
+        };
+        if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            self.panicked.store(true, Ordering::Relaxed);
+        }
+    }
+}
