@@ -5,6 +5,7 @@
 //! What is legal differs by stage (see `verify`); the data types do not. This crate knows neither the
 //! language nor devices.
 
+mod build;
 mod dim;
 mod op;
 mod program;

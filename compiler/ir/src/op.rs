@@ -303,6 +303,9 @@ pub enum Op {
     Random {
         /// Distinguishes the random values of a program.
         stream: u32,
+        /// The dimensions whose coordinates number the elements, major first: those of the result in
+        /// order, and among them those that enclosing scans iterate over (their coordinate is the loop's index).
+        dims: SmallVec<[Dim; 6]>,
     },
     /// The argument; no gradient flows. Gone after differentiation.
     StopGradient,
