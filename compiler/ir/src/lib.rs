@@ -9,6 +9,7 @@ mod build;
 mod dim;
 mod op;
 mod program;
+pub mod text;
 mod types;
 
 pub use dim::{Axis, AxisInfo, Dim, DimInfo, Mesh};

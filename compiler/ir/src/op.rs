@@ -89,6 +89,43 @@ impl ScalarOp {
         ScalarOp::Select,
     ];
 
+    /// The name in IR text.
+    pub fn name(self) -> &'static str {
+        match self {
+            ScalarOp::Neg => "neg",
+            ScalarOp::Abs => "abs",
+            ScalarOp::Exp => "exp",
+            ScalarOp::Log => "log",
+            ScalarOp::Sqrt => "sqrt",
+            ScalarOp::Rsqrt => "rsqrt",
+            ScalarOp::Tanh => "tanh",
+            ScalarOp::Sigmoid => "sigmoid",
+            ScalarOp::Erf => "erf",
+            ScalarOp::Sin => "sin",
+            ScalarOp::Cos => "cos",
+            ScalarOp::Floor => "floor",
+            ScalarOp::Not => "not",
+            ScalarOp::Cast => "cast",
+            ScalarOp::Add => "add",
+            ScalarOp::Sub => "sub",
+            ScalarOp::Mul => "mul",
+            ScalarOp::Div => "div",
+            ScalarOp::Rem => "rem",
+            ScalarOp::Pow => "pow",
+            ScalarOp::Min => "min",
+            ScalarOp::Max => "max",
+            ScalarOp::Equal => "equal",
+            ScalarOp::NotEqual => "not_equal",
+            ScalarOp::Less => "less",
+            ScalarOp::LessEqual => "less_equal",
+            ScalarOp::Greater => "greater",
+            ScalarOp::GreaterEqual => "greater_equal",
+            ScalarOp::And => "and",
+            ScalarOp::Or => "or",
+            ScalarOp::Select => "select",
+        }
+    }
+
     /// Number of arguments.
     pub fn arity(self) -> usize {
         use ScalarOp::*;
@@ -192,6 +229,23 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
+    /// Every kind.
+    pub const ALL: [CollectiveKind; 5] = [
+        CollectiveKind::AllGather,
+        CollectiveKind::ReduceScatter,
+        CollectiveKind::AllReduce,
+        CollectiveKind::AllToAll,
+        CollectiveKind::Permute,
+    ];
+
+    /// Whether values are combined, not just moved.
+    pub fn reduces(self) -> bool {
+        match self {
+            CollectiveKind::ReduceScatter | CollectiveKind::AllReduce => true,
+            CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute => false,
+        }
+    }
+
     /// The name in IR text, JSON and `expect`.
     pub fn name(self) -> &'static str {
         match self {
@@ -331,6 +385,50 @@ pub enum Op {
 }
 
 impl Op {
+    /// The name in IR text, without attributes.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Constant(_) => "const",
+            Op::Iota { .. } => "iota",
+            Op::Map(op) => op.name(),
+            Op::Reduce { op: ReduceOp::Sum, .. } => "reduce_sum",
+            Op::Reduce { op: ReduceOp::Max, .. } => "reduce_max",
+            Op::Dot => "dot",
+            Op::Rename { .. } => "rename",
+            Op::Split { .. } => "split",
+            Op::Merge { .. } => "merge",
+            Op::Slice { .. } => "slice",
+            Op::Pad { .. } => "pad",
+            Op::Concat { .. } => "concat",
+            Op::Take { .. } => "take",
+            Op::ScatterAdd { .. } => "scatter_add",
+            Op::Random { .. } => "random",
+            Op::StopGradient => "stop_gradient",
+            Op::Attention(_) => "attention",
+            Op::AttentionGradient(_) => "attention_gradient",
+            Op::Scan(_) => "scan",
+            Op::Reshard(_) => "reshard",
+            Op::LocalSlice => "local_slice",
+            Op::Collective(collective) => collective.kind.name(),
+            Op::Fused(_) => "fused",
+        }
+    }
+
+    /// The reasons of a movement, one an argument; none for what doesn't move data.
+    pub fn reasons(&self) -> &[Reason] {
+        match self {
+            Op::Reshard(reason) => std::slice::from_ref(reason),
+            Op::Collective(collective) => &collective.reasons,
+            Op::Constant(_) | Op::Iota { .. } | Op::Map(_) | Op::Reduce { .. } | Op::Dot => &[],
+            Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::Slice { .. } | Op::Pad { .. } => {
+                &[]
+            }
+            Op::Concat { .. } | Op::Take { .. } | Op::ScatterAdd { .. } | Op::Random { .. } => &[],
+            Op::StopGradient | Op::Attention(_) | Op::AttentionGradient(_) => &[],
+            Op::Scan(_) | Op::LocalSlice | Op::Fused(_) => &[],
+        }
+    }
+
     /// The region inside, of a scan or a fused kernel.
     pub fn region(&self) -> Option<&Region> {
         match self {

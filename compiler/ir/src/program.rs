@@ -61,6 +61,10 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Every phase, in the order of a step.
+    pub const ALL: [Phase; 5] =
+        [Phase::Forward, Phase::Recompute, Phase::Backward, Phase::Gradient, Phase::Update];
+
     /// The name in IR text and JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -84,6 +88,18 @@ pub enum Role {
     Gradient,
     /// Optimizer state and master weights, and the arithmetic on them.
     Optimizer,
+}
+
+impl Role {
+    /// The name in IR text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Activation => "act",
+            Role::Parameter => "param",
+            Role::Gradient => "grad",
+            Role::Optimizer => "opt",
+        }
+    }
 }
 
 /// What is known of a value.

@@ -61,6 +61,16 @@ pub enum ReduceOp {
     Max,
 }
 
+impl ReduceOp {
+    /// The name in source and IR text.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Max => "max",
+        }
+    }
+}
+
 /// One dimension split over one mesh axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shard {

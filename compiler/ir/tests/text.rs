@@ -1,0 +1,90 @@
+//! The text of a program reads back as the same program.
+
+mod random;
+
+use dtlc_ir::text::{canonical, parse, print, print_around, print_step};
+use random::random_program;
+
+const EVERY_OP: &str = include_str!("samples/every_op.ir");
+
+#[test]
+fn a_sample_with_every_operation_prints_as_written() {
+    let program = parse(EVERY_OP).unwrap();
+    assert_eq!(print(&program), EVERY_OP);
+    assert_eq!(canonical(&program), program);
+}
+
+#[test]
+fn random_programs_survive_the_round_trip() {
+    for seed in 0..500 {
+        let program = random_program(seed);
+        let text = print(&program);
+        let parsed = parse(&text).unwrap_or_else(|error| panic!("seed {seed}: {error}\n{text}"));
+        assert_eq!(parsed, canonical(&program), "seed {seed}\n{text}");
+        assert_eq!(print(&parsed), text, "seed {seed}");
+    }
+}
+
+#[test]
+fn undefined_values_leave_no_trace_in_the_text() {
+    let mut program = parse(EVERY_OP).unwrap();
+    let unused = program.add_value(dtlc_ir::Type::scalar(dtlc_ir::DType::F32), program.no_origin());
+    program.bindings.push(dtlc_ir::Binding {
+        scope: program.bindings[0].scope,
+        name: "unused".into(),
+        value: unused,
+    });
+    assert_eq!(print(&program), EVERY_OP);
+}
+
+#[test]
+fn the_step_alone_has_phases_as_headings() {
+    let program = parse(EVERY_OP).unwrap();
+    let step = print_step(&program);
+    assert!(step.starts_with("main(\n  %embed: bf16[V@tp.0@tp.1, D] param,\n"), "{step}");
+    assert!(step.contains("  // backward\n  %dq: bf16[B@dp, S, KV, G, K], %dk"), "{step}");
+    assert!(!step.contains("loc("), "{step}");
+}
+
+#[test]
+fn a_message_stands_under_its_instruction() {
+    let program = parse(EVERY_OP).unwrap();
+    let scan = program.main.insts.iter().position(|inst| inst.op.region().is_some()).unwrap();
+    let text = print_around(&program, &[scan, 1], "this is wrong\nin two lines");
+    let expected = "    %hout: f32[B] = neg %hin loc(model.dtl:20:1 layers) backward\n    // ^ this is wrong\n    //   in two lines\n";
+    assert!(text.contains(expected), "{text}");
+    assert!(!text.contains("%embed:"), "{text}");
+}
+
+#[test]
+fn errors_say_where() {
+    let cases = [
+        ("program p {", "1:12: expected"),
+        ("program p { main() { yield %x } }", "1:28: nothing defines this value: `%x`"),
+        ("program p { main(%x: f32[A]) { yield } }", "1:26: no dimension has this name: `A`"),
+        (
+            "program p { dims { A = 2, A = 3 } main() { yield } }",
+            "1:27: this dimension is there already: `A`",
+        ),
+        (
+            "program p { dims { A = 99999999999999999999 } main() { yield } }",
+            "1:24: this number is out of range",
+        ),
+        (
+            "program p { dims { A = 2 }\n main(%x: f32[A@tp]) { yield } }",
+            "2:17: the mesh has no such axis: `tp`",
+        ),
+        ("program p { main(%x: f32[], %x: f32[]) { yield } }", "1:29: this value is there already: `%x`"),
+        ("program p { main() { %x: f32[] = nonsense forward yield } }", "1:34: unknown word: `nonsense`"),
+        ("program p { main() { %x: f32[] = reshard forward yield } }", "1:34: a reshard has one reason"),
+        (
+            "program p { dims { A = 2 } main() { scan[A, carries 0, stacks 0] forward yield } }",
+            "this has a body",
+        ),
+        ("program p { main() { %x: f32[] = const 1.0 forward () { yield } yield } }", "this has no body"),
+    ];
+    for (text, expected) in cases {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}\n{error}");
+    }
+}
