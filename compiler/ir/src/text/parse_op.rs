@@ -39,7 +39,10 @@ pub(super) fn op(tables: &Tables, pair: Pair<'_>, body: Option<Region>, reasons:
         Rule::concat => concat(tables, pair)?,
         Rule::take => Op::Take { dim: tables.dim(&only(pair)?)? },
         Rule::scatter_add => Op::ScatterAdd { dim: tables.dim(&only(pair)?)? },
-        Rule::random => Op::Random { stream: number(&only(pair)?)? },
+        Rule::random => {
+            let [stream, dims] = exactly(pair)?;
+            Op::Random { stream: number(&stream)?, dims: self::dims(tables, dims)? }
+        }
         Rule::attention => Op::Attention(attention(tables, pair)?),
         Rule::attention_gradient => Op::AttentionGradient(attention(tables, pair)?),
         Rule::scan => Op::Scan(scan(tables, pair, body.unwrap_or_default())?),
@@ -78,7 +81,7 @@ fn literal(pair: Pair<'_>) -> Result<Literal> {
     })
 }
 
-fn dims(tables: &Tables, pair: Pair<'_>) -> Result<SmallVec<[Dim; 4]>> {
+fn dims<A: FromIterator<Dim>>(tables: &Tables, pair: Pair<'_>) -> Result<A> {
     pair.into_inner().map(|name| tables.dim(&name)).collect()
 }
 

@@ -37,7 +37,7 @@ pub(super) fn op_text(program: &Program, op: &Op) -> String {
                 .collect();
             format!("concat[{} -> {}]", pieces.join(", "), dim(into))
         }
-        Op::Random { stream } => format!("random[stream {stream}]"),
+        Op::Random { stream, dims } => format!("random[stream {stream} over {}]", list(dims)),
         Op::Attention(attention) | Op::AttentionGradient(attention) => {
             format!("{name}[{}]", attention_text(program, attention))
         }

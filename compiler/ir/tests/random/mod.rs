@@ -181,7 +181,7 @@ impl Make {
             }
             10 => Op::Take { dim: self.dim() },
             11 => Op::ScatterAdd { dim: self.dim() },
-            12 => Op::Random { stream: self.numbers.next() as u32 },
+            12 => Op::Random { stream: self.numbers.next() as u32, dims: self.dims() },
             13 => Op::StopGradient,
             14 => Op::Attention(self.attention()),
             15 => Op::AttentionGradient(self.attention()),
