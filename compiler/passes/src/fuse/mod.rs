@@ -1,0 +1,38 @@
+//! Fusion, `sharded` → `scheduled`: gathers the elementwise work between products and collectives into
+//! few kernels, each an [`Op::Fused`] instruction, and puts instructions in the order they will run in.
+//!
+//! ```text
+//! before:  %s = sigmoid %a        after:  %y = fused(%a, %b) {
+//!          %t = mul %a, %s                  %s = sigmoid %a ; %t = mul %a, %s
+//!          %y = mul %t, %b                  yield mul %t, %b }
+//! ```
+//!
+//! What a kernel yields is stored, everything else in it stays in registers. Renames, splits and merges
+//! of stored values stay outside: they only look at the same memory differently. It does not decide
+//! where anything is stored (`memory`) nor how a kernel's loops run (code generation).
+
+mod emit;
+mod group;
+mod shape;
+
+pub(crate) use shape::is_alias;
+
+use dtlc_ir::{Op, Program, Region};
+
+/// Fuses every region of a program.
+pub fn fuse(program: &mut Program) {
+    let mut main = std::mem::take(&mut program.main);
+    fuse_region(program, &mut main);
+    program.main = main;
+}
+
+fn fuse_region(program: &mut Program, region: &mut Region) {
+    for inst in &mut region.insts {
+        if let Op::Scan(scan) = &mut inst.op {
+            fuse_region(program, &mut scan.body);
+            emit::separate_accumulated(program, scan);
+        }
+    }
+    let grouping = group::form(program, region);
+    emit::rebuild(program, region, &grouping);
+}
