@@ -56,17 +56,9 @@ for_each_isa! {
 /// # Safety
 /// As [`reduce`].
 #[inline(always)]
-unsafe fn reduce_sum_body<Stored: Number>(
-    destination: *mut u8,
-    sources: &[*const u8],
-    range: Range<usize>,
-) {
+unsafe fn reduce_sum_body<Stored: Number>(destination: *mut u8, sources: &[*const u8], range: Range<usize>) {
     // SAFETY: the caller's promise.
-    unsafe {
-        reduce_with::<Stored>(destination, sources, range, 0.0, |total, value| {
-            total + value
-        })
-    }
+    unsafe { reduce_with::<Stored>(destination, sources, range, 0.0, |total, value| total + value) }
 }
 
 /// # Safety
@@ -78,11 +70,7 @@ unsafe fn reduce_maximum_body<Stored: Number>(
     range: Range<usize>,
 ) {
     let greater = |total: f32, value: f32| {
-        if value > total || value.is_nan() {
-            value
-        } else {
-            total
-        }
+        if value > total || value.is_nan() { value } else { total }
     };
     // SAFETY: the caller's promise.
     unsafe { reduce_with::<Stored>(destination, sources, range, f32::NEG_INFINITY, greater) }
@@ -111,11 +99,7 @@ unsafe fn reduce_with<Stored: Number>(
                 let source = std::slice::from_raw_parts(source.cast::<Stored>().add(first), count);
                 for (total, value) in total.iter_mut().zip(source) {
                     // The first source is taken as it is: -0.0 stays -0.0.
-                    *total = if index == 0 {
-                        value.widen()
-                    } else {
-                        combine(*total, value.widen())
-                    };
+                    *total = if index == 0 { value.widen() } else { combine(*total, value.widen()) };
                 }
             }
             let to = std::slice::from_raw_parts_mut(destination.cast::<Stored>().add(first), count);
@@ -149,22 +133,13 @@ pub struct BlockCopy {
 ///
 /// # Safety
 /// Source and destination must be readable and writable at the copy's blocks and not overlap.
-pub unsafe fn copy_blocks(
-    copy: &BlockCopy,
-    destination: *mut u8,
-    source: *const u8,
-    rows: Range<usize>,
-) {
+pub unsafe fn copy_blocks(copy: &BlockCopy, destination: *mut u8, source: *const u8, rows: Range<usize>) {
     for row in rows {
         for column in 0..copy.columns {
             let to = row * copy.destination_row_stride + column * copy.destination_column_stride;
             let from = row * copy.source_row_stride + column * copy.source_column_stride;
             // SAFETY: the block is one of the copy's.
-            unsafe {
-                destination
-                    .add(to)
-                    .copy_from_nonoverlapping(source.add(from), copy.block_bytes)
-            };
+            unsafe { destination.add(to).copy_from_nonoverlapping(source.add(from), copy.block_bytes) };
         }
     }
 }

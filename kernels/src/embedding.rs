@@ -59,9 +59,7 @@ pub unsafe fn scatter_add(
     unsafe {
         let ids = std::slice::from_raw_parts(ids, spec.tokens);
         let ends = scratch.cast::<u32>();
-        let sorted = scratch
-            .add(aligned(4 * (spec.vocabulary + 1)))
-            .cast::<u32>();
+        let sorted = scratch.add(aligned(4 * (spec.vocabulary + 1))).cast::<u32>();
         ends.write_bytes(0, spec.vocabulary + 1);
         sorted.write_bytes(0, spec.tokens);
         let ends = std::slice::from_raw_parts_mut(ends, spec.vocabulary + 1);
@@ -88,9 +86,7 @@ pub unsafe fn scatter_add(
 /// The shard's row that an id names.
 fn local_row(id: u32, offset: i64, vocabulary: usize) -> Option<usize> {
     let row = i64::from(id as i32) - offset;
-    (0..vocabulary as i64)
-        .contains(&row)
-        .then_some(row as usize)
+    (0..vocabulary as i64).contains(&row).then_some(row as usize)
 }
 
 /// Sorts the tokens whose row is local by row, keeping their order within a row. `ends`, zero on entry and one longer than the

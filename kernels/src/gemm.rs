@@ -11,6 +11,10 @@ pub(crate) mod blocking;
 mod microkernel;
 mod pack;
 
+use std::ops::Range;
+
+use microkernel::Microkernels;
+
 use crate::{
     isa::Isa,
     signature::{Accumulation, ContractionLoop, Element},
@@ -50,10 +54,7 @@ pub(crate) struct Product<'a> {
     pub contraction: &'a [ContractionLoop],
     pub left: Operand,
     pub right: Operand,
-    pub output: *mut f32,
-    /// Elements between lanes of the output; stores are vectors only if it is 1.
-    pub output_lane_stride: isize,
-    pub output_column_stride: isize,
+    pub output: Output,
     pub accumulation: Accumulation,
     pub scale: f32,
 }
@@ -64,17 +65,10 @@ pub(crate) struct Product<'a> {
 /// `isa` must be available; the operands must be readable and the output writable at every index; `scratch` must be aligned
 /// and hold [`blocking::scratch_bytes`] for the product's sizes; nothing else may access output or scratch meanwhile.
 pub(crate) unsafe fn gemm(isa: Isa, product: &Product<'_>, scratch: *mut u8) {
-    let k: usize = product
-        .contraction
-        .iter()
-        .map(|contraction| contraction.extent)
-        .product();
+    let k: usize = product.contraction.iter().map(|contraction| contraction.extent).product();
     let depth = blocking::depth(k);
     let packed_left = scratch.cast::<f32>();
-    let packed_right = scratch
-        .wrapping_add(blocking::left_bytes(product.lanes, k))
-        .cast::<f32>();
-    let kernels = microkernel::Microkernels::of(isa);
+    let packed_right = scratch.wrapping_add(blocking::left_bytes(product.lanes, k)).cast::<f32>();
 
     // SAFETY: all pointers stay inside what the caller vouches for: blocks cover `0..columns`, `0..k`, `0..lanes` once, and the
     // packed panels fit the scratch sizes that `blocking` states for these extents.
@@ -85,102 +79,170 @@ pub(crate) unsafe fn gemm(isa: Isa, product: &Product<'_>, scratch: *mut u8) {
         for column in (0..product.columns).step_by(blocking::COLUMNS) {
             let columns = blocking::COLUMNS.min(product.columns - column);
             for start in (0..k).step_by(depth) {
-                let block = Block {
-                    kernels,
-                    length: depth.min(k - start),
-                    accumulation: if start == 0 {
-                        product.accumulation
-                    } else {
-                        Accumulation::Add
-                    },
-                };
-                let span = start..start + block.length;
-                let right = pack::Panels {
-                    first: column,
-                    count: columns,
-                    width: kernels.columns,
-                };
-                pack::pack(
-                    isa,
-                    &product.right,
-                    product.contraction,
-                    span.clone(),
-                    right,
-                    packed_right,
-                );
+                let span = start..k.min(start + depth);
+                let right =
+                    block_of_right(isa, product, span.clone(), column..column + columns, packed_right);
                 for lane in (0..product.lanes).step_by(blocking::LANES) {
-                    let lanes = blocking::LANES.min(product.lanes - lane);
-                    let left = pack::Panels {
-                        first: lane,
-                        count: lanes,
-                        width: kernels.lanes(),
-                    };
-                    pack::pack(
+                    let lanes = lane..product.lanes.min(lane + blocking::LANES);
+                    pack_left(
                         isa,
                         &product.left,
                         product.contraction,
                         span.clone(),
-                        left,
+                        lanes.clone(),
                         packed_left,
                     );
-                    block.multiply(
-                        product,
-                        lane..lane + lanes,
-                        column..column + columns,
-                        packed_left,
-                        packed_right,
-                    );
+                    let block = Block {
+                        lanes: lanes.len(),
+                        columns,
+                        depth: span.len(),
+                        left: packed_left,
+                        right,
+                        output: product.output.shifted(lane, column),
+                        accumulation: if start == 0 { product.accumulation } else { Accumulation::Add },
+                        scale: product.scale,
+                    };
+                    multiply(isa, &block);
                 }
             }
         }
     }
 }
 
-/// One block of the contraction, with both operands packed.
-struct Block {
-    kernels: &'static microkernel::Microkernels,
-    length: usize,
-    accumulation: Accumulation,
+/// The right operand's block: where it lies if the microkernel can read it there at full speed, else packed.
+///
+/// # Safety
+/// As [`gemm`].
+unsafe fn block_of_right(
+    isa: Isa,
+    product: &Product<'_>,
+    span: Range<usize>,
+    columns: Range<usize>,
+    packed: *mut f32,
+) -> Right {
+    let operand = &product.right;
+    if let ([contraction], Element::F32) = (product.contraction, operand.element)
+        && operand.side.stride(contraction) == 1
+    {
+        let at = columns.start as isize * operand.stride + span.start as isize;
+        return Right::in_place(operand.data.cast::<f32>().wrapping_offset(at), 1, operand.stride);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pack_right(isa, operand, product.contraction, span, columns, packed) }
 }
 
-impl Block {
-    /// Runs the microkernel over every register tile of the block. A right panel stays in the first-level cache while the left
-    /// panels pass by it.
-    ///
-    /// # Safety
-    /// As [`gemm`]; the packed panels must hold the given lanes and columns.
-    unsafe fn multiply(
-        &self,
-        product: &Product<'_>,
-        lanes: std::ops::Range<usize>,
-        columns: std::ops::Range<usize>,
-        packed_left: *const f32,
-        packed_right: *const f32,
-    ) {
-        let (tile_lanes, tile_columns) = (self.kernels.lanes(), self.kernels.columns);
-        for column in columns.clone().step_by(tile_columns) {
-            let right = packed_right.wrapping_add((column - columns.start) * self.length);
-            for lane in lanes.clone().step_by(tile_lanes) {
-                let left = packed_left.wrapping_add((lane - lanes.start) * self.length);
-                let output = product.output.wrapping_offset(
-                    lane as isize * product.output_lane_stride
-                        + column as isize * product.output_column_stride,
-                );
-                let tile = microkernel::Tile {
-                    lanes: tile_lanes.min(lanes.end - lane),
-                    columns: tile_columns.min(columns.end - column),
-                    depth: self.length,
-                    left,
-                    right,
-                    output,
-                    output_lane_stride: product.output_lane_stride,
-                    output_column_stride: product.output_column_stride,
-                    accumulation: self.accumulation,
-                    scale: product.scale,
-                };
-                // SAFETY: the tile lies inside the packed panels and inside the output.
-                unsafe { self.kernels.run(&tile) };
-            }
+/// Packs lanes of a left operand over the contraction steps `span`. Needs `span.len()` floats for each lane, lanes rounded up
+/// to 64.
+///
+/// # Safety
+/// `isa` must be available, the operand readable at these indices, and the destination writable.
+pub(crate) unsafe fn pack_left(
+    isa: Isa,
+    operand: &Operand,
+    contraction: &[ContractionLoop],
+    span: Range<usize>,
+    lanes: Range<usize>,
+    destination: *mut f32,
+) {
+    let panels =
+        pack::Panels { first: lanes.start, count: lanes.len(), width: Microkernels::of(isa).lanes() };
+    // SAFETY: the caller's promise.
+    unsafe { pack::pack(isa, operand, contraction, span, panels, destination) };
+}
+
+/// Packs columns of a right operand over the contraction steps `span`. Needs `span.len()` floats for each column, columns
+/// rounded up to 12.
+///
+/// # Safety
+/// As [`pack_left`].
+pub(crate) unsafe fn pack_right(
+    isa: Isa,
+    operand: &Operand,
+    contraction: &[ContractionLoop],
+    span: Range<usize>,
+    columns: Range<usize>,
+    destination: *mut f32,
+) -> Right {
+    let width = Microkernels::of(isa).columns;
+    let panels = pack::Panels { first: columns.start, count: columns.len(), width };
+    let length = span.len();
+    // SAFETY: the caller's promise.
+    unsafe { pack::pack(isa, operand, contraction, span, panels, destination) };
+    Right { data: destination, step_stride: width as isize, column_stride: 1, tile_stride: length as isize }
+}
+
+/// A right operand that the microkernel reads: packed, or f32 in place.
+#[derive(Clone, Copy)]
+pub(crate) struct Right {
+    data: *const f32,
+    step_stride: isize,
+    column_stride: isize,
+    /// Elements from a tile's first column to the next tile's, for each column of the tile.
+    tile_stride: isize,
+}
+
+impl Right {
+    /// A right operand in place.
+    pub(crate) fn in_place(data: *const f32, step_stride: isize, column_stride: isize) -> Right {
+        Right { data, step_stride, column_stride, tile_stride: column_stride }
+    }
+}
+
+/// An f32 matrix that is written.
+#[derive(Clone, Copy)]
+pub(crate) struct Output {
+    pub data: *mut f32,
+    /// Elements between lanes; stores are vectors only if it is 1.
+    pub lane_stride: isize,
+    /// Elements between columns.
+    pub column_stride: isize,
+}
+
+impl Output {
+    /// The output from a lane and a column on.
+    pub(crate) fn shifted(self, lane: usize, column: usize) -> Output {
+        let at = lane as isize * self.lane_stride + column as isize * self.column_stride;
+        Output { data: self.data.wrapping_offset(at), ..self }
+    }
+}
+
+/// A product whose left operand is packed, summed in one chain of `depth` steps.
+pub(crate) struct Block {
+    pub lanes: usize,
+    pub columns: usize,
+    pub depth: usize,
+    pub left: *const f32,
+    pub right: Right,
+    pub output: Output,
+    pub accumulation: Accumulation,
+    pub scale: f32,
+}
+
+/// Runs the microkernel over every register tile of the block. A right panel stays in the first-level cache while the left
+/// panels pass by it.
+///
+/// # Safety
+/// `isa` must be available, the operands readable (the left one packed by [`pack_left`] for the same `isa`) and the output
+/// writable at every index.
+pub(crate) unsafe fn multiply(isa: Isa, block: &Block) {
+    let kernels = Microkernels::of(isa);
+    for column in (0..block.columns).step_by(kernels.columns) {
+        let right = block.right.data.wrapping_offset(column as isize * block.right.tile_stride);
+        for lane in (0..block.lanes).step_by(kernels.lanes()) {
+            let tile = microkernel::Tile {
+                lanes: kernels.lanes().min(block.lanes - lane),
+                columns: kernels.columns.min(block.columns - column),
+                depth: block.depth,
+                left: block.left.wrapping_add(lane * block.depth),
+                right,
+                right_step_stride: block.right.step_stride,
+                right_column_stride: block.right.column_stride,
+                output: block.output.shifted(lane, column),
+                accumulation: block.accumulation,
+                scale: block.scale,
+            };
+            // SAFETY: the tile lies inside the block.
+            unsafe { kernels.run(&tile) };
         }
     }
 }
@@ -193,12 +255,10 @@ unsafe fn clear(product: &Product<'_>) {
     match product.accumulation {
         Accumulation::Add => {}
         Accumulation::Overwrite => {
-            for lane in 0..product.lanes as isize {
-                for column in 0..product.columns as isize {
-                    let at =
-                        lane * product.output_lane_stride + column * product.output_column_stride;
+            for lane in 0..product.lanes {
+                for column in 0..product.columns {
                     // SAFETY: the index is inside the output.
-                    unsafe { *product.output.offset(at) = 0.0 };
+                    unsafe { *product.output.shifted(lane, column).data = 0.0 };
                 }
             }
         }

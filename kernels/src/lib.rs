@@ -13,10 +13,12 @@
 //!
 //! Knows nothing of models, ranks, or the IR.
 
+pub mod attention;
 pub mod collective;
 pub mod embedding;
 mod gemm;
 pub mod isa;
+pub mod math;
 pub mod matmul;
 mod number;
 pub mod signature;

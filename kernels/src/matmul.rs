@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::{
-    gemm::{Operand, Product, Side, blocking, gemm},
+    gemm::{Operand, Output, Product, Side, blocking, gemm},
     isa::{Isa, for_each_isa},
     number::{Number, offset, offset_mut},
     signature::{Accumulation, Element, MatmulSpec, Orientation, Part, Share, aligned},
@@ -44,11 +44,7 @@ pub unsafe fn matmul_with(
     scratch: *mut u8,
     part: Part,
 ) {
-    let Share {
-        batch,
-        rows,
-        columns,
-    } = spec.share(part);
+    let Share { batch, rows, columns } = spec.share(part);
     if rows.is_empty() || columns.is_empty() {
         return;
     }
@@ -58,11 +54,7 @@ pub unsafe fn matmul_with(
             isa,
             spec,
             a: offset(a, spec.a, at.a + rows.start as isize * spec.a_row_stride),
-            b: offset(
-                b,
-                spec.b,
-                at.b + columns.start as isize * spec.b_column_stride,
-            ),
+            b: offset(b, spec.b, at.b + columns.start as isize * spec.b_column_stride),
             c: offset_mut(
                 c,
                 spec.c,
@@ -111,43 +103,19 @@ impl Call<'_> {
     /// As [`matmul`], for `m` rows and `n` columns from the pointers on.
     unsafe fn run(&self, m: usize, n: usize) {
         let spec = self.spec;
-        let rows = Operand {
-            data: self.a,
-            element: spec.a,
-            stride: spec.a_row_stride,
-            side: Side::A,
-        };
-        let columns = Operand {
-            data: self.b,
-            element: spec.b,
-            stride: spec.b_column_stride,
-            side: Side::B,
-        };
+        let rows = Operand { data: self.a, element: spec.a, stride: spec.a_row_stride, side: Side::A };
+        let columns = Operand { data: self.b, element: spec.b, stride: spec.b_column_stride, side: Side::B };
         let by_rows = spec.orientation() == Orientation::LanesAlongRows;
-        let (left, right) = if by_rows {
-            (rows, columns)
-        } else {
-            (columns, rows)
-        };
-        let (lanes, lane_stride) = if by_rows {
-            (m, spec.c_row_stride)
-        } else {
-            (n, spec.c_column_stride)
-        };
-        let (width, column_stride) = if by_rows {
-            (n, spec.c_column_stride)
-        } else {
-            (m, spec.c_row_stride)
-        };
+        let (left, right) = if by_rows { (rows, columns) } else { (columns, rows) };
+        let (lanes, lane_stride) = if by_rows { (m, spec.c_row_stride) } else { (n, spec.c_column_stride) };
+        let (width, column_stride) = if by_rows { (n, spec.c_column_stride) } else { (m, spec.c_row_stride) };
         let product = Product {
             lanes,
             columns: width,
             contraction: &spec.contraction,
             left,
             right,
-            output: self.c.cast::<f32>(),
-            output_lane_stride: lane_stride,
-            output_column_stride: column_stride,
+            output: Output { data: self.c.cast::<f32>(), lane_stride, column_stride },
             accumulation: spec.accumulation,
             scale: spec.scale,
         };
@@ -166,9 +134,8 @@ impl Call<'_> {
     /// As [`Call::run`].
     unsafe fn run_narrow(&self, product: &Product<'_>) {
         let tile = self.scratch.cast::<f32>();
-        let packing = self.scratch.wrapping_add(aligned(
-            4 * blocking::tile_floats(product.lanes, product.columns),
-        ));
+        let packing =
+            self.scratch.wrapping_add(aligned(4 * blocking::tile_floats(product.lanes, product.columns)));
         for lane in (0..product.lanes).step_by(blocking::TILE) {
             for column in (0..product.columns).step_by(blocking::TILE) {
                 let lanes = lane..product.lanes.min(lane + blocking::TILE);
@@ -178,9 +145,7 @@ impl Call<'_> {
                     columns: columns.len(),
                     left: shifted(&product.left, lane),
                     right: shifted(&product.right, column),
-                    output: tile,
-                    output_lane_stride: 1,
-                    output_column_stride: lanes.len() as isize,
+                    output: Output { data: tile, lane_stride: 1, column_stride: lanes.len() as isize },
                     accumulation: Accumulation::Overwrite,
                     ..*product
                 };
@@ -205,13 +170,13 @@ impl Call<'_> {
         tile: *const f32,
     ) {
         for column in columns.clone() {
-            let at = lanes.start as isize * product.output_lane_stride
-                + column as isize * product.output_column_stride;
+            let at = lanes.start as isize * product.output.lane_stride
+                + column as isize * product.output.column_stride;
             let line = NarrowLine {
                 from: tile.wrapping_add((column - columns.start) * lanes.len()),
                 to: offset_mut(self.c, Element::Bf16, at).cast::<bf16>(),
                 count: lanes.len(),
-                stride: product.output_lane_stride,
+                stride: product.output.lane_stride,
                 accumulation: product.accumulation,
             };
             // SAFETY: one column of the tile and of C.
@@ -221,14 +186,7 @@ impl Call<'_> {
 }
 
 fn shifted(operand: &Operand, index: usize) -> Operand {
-    Operand {
-        data: offset(
-            operand.data,
-            operand.element,
-            index as isize * operand.stride,
-        ),
-        ..*operand
-    }
+    Operand { data: offset(operand.data, operand.element, index as isize * operand.stride), ..*operand }
 }
 
 /// One column of a tile on its way to C.

@@ -89,14 +89,8 @@ mod tests {
             let value = f32::from_bits(bits);
             let narrowed = <bf16 as Number>::narrow(value);
             let expected = bf16::from_f32(value);
-            assert!(
-                narrowed == expected || (narrowed.is_nan() && expected.is_nan()),
-                "{bits:#x}"
-            );
-            assert!(
-                narrowed.is_nan() || narrowed.to_bits() == expected.to_bits(),
-                "{bits:#x}"
-            );
+            assert!(narrowed == expected || (narrowed.is_nan() && expected.is_nan()), "{bits:#x}");
+            assert!(narrowed.is_nan() || narrowed.to_bits() == expected.to_bits(), "{bits:#x}");
         }
     }
 }

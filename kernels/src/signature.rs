@@ -4,6 +4,7 @@
 //! the number of parts and calls the kernel. Strides are in elements, not bytes, unless a name says otherwise. Holds no
 //! pointers and no code of the kernels themselves.
 
+mod attention;
 mod embedding;
 mod matmul;
 
@@ -11,6 +12,8 @@ use std::{error::Error, fmt, ops::Range};
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use attention::Head;
+pub use attention::{AttentionBackwardSpec, AttentionSpec, Causality, HeadStrides};
 pub use embedding::{ScatterAddSpec, TakeSpec};
 pub use matmul::{BatchLoop, ContractionDim, ContractionLoop, MatmulSpec};
 pub(crate) use matmul::{Orientation, Share};
@@ -77,11 +80,7 @@ pub struct InvalidSpec {
 
 impl fmt::Display for InvalidSpec {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "bug in dtlc: invalid kernel descriptor: {}",
-            self.reason
-        )
+        write!(formatter, "bug in dtlc: invalid kernel descriptor: {}", self.reason)
     }
 }
 
@@ -94,11 +93,7 @@ pub(crate) const fn aligned(bytes: usize) -> usize {
 
 /// `Ok` if `holds`, else the fault `reason`.
 pub(crate) fn require(holds: bool, reason: &'static str) -> Result<(), InvalidSpec> {
-    if holds {
-        Ok(())
-    } else {
-        Err(InvalidSpec { reason })
-    }
+    if holds { Ok(()) } else { Err(InvalidSpec { reason }) }
 }
 
 #[cfg(test)]

@@ -21,9 +21,8 @@ fn reductions_combine_in_the_order_of_the_list() {
     let mut numbers = Numbers(1);
     for element in [Element::F32, Element::Bf16] {
         for count in [1, 2, 3, 5] {
-            let sources: Vec<Stored> = (0..count)
-                .map(|_| Stored::random(element, 1000, &mut numbers))
-                .collect();
+            let sources: Vec<Stored> =
+                (0..count).map(|_| Stored::random(element, 1000, &mut numbers)).collect();
             let pointers: Vec<*const u8> = sources.iter().map(Stored::pointer).collect();
             for reduction in [Reduction::Sum, Reduction::Maximum] {
                 let before = Stored::random(element, 1000, &mut numbers);
@@ -38,10 +37,7 @@ fn reductions_combine_in_the_order_of_the_list() {
                     };
                     let expected = narrow(element, expected.expect("a source"));
                     let inside = (3..997).contains(&index);
-                    assert_eq!(
-                        result.get(index),
-                        if inside { expected } else { before.get(index) }
-                    );
+                    assert_eq!(result.get(index), if inside { expected } else { before.get(index) });
                 }
             }
         }
@@ -56,20 +52,9 @@ fn a_source_may_be_the_destination() {
     let old = second.clone();
     let pointers = [first.pointer(), second.pointer_mut().cast_const()];
     // SAFETY: every buffer has 700 elements.
-    unsafe {
-        reduce(
-            second.pointer_mut(),
-            &pointers,
-            Element::F32,
-            Reduction::Sum,
-            0..700,
-        )
-    };
+    unsafe { reduce(second.pointer_mut(), &pointers, Element::F32, Reduction::Sum, 0..700) };
     for index in 0..700 {
-        assert_eq!(
-            second.get(index),
-            f64::from(first.get(index) as f32 + old.get(index) as f32)
-        );
+        assert_eq!(second.get(index), f64::from(first.get(index) as f32 + old.get(index) as f32));
     }
 }
 
@@ -81,15 +66,7 @@ fn maximum_keeps_nan() {
         let mut result = [0.0f32; 4];
         let pointers = sources.map(|source| source.as_ptr().cast());
         // SAFETY: every buffer has 4 elements.
-        unsafe {
-            reduce(
-                result.as_mut_ptr().cast(),
-                &pointers,
-                Element::F32,
-                Reduction::Maximum,
-                0..4,
-            )
-        };
+        unsafe { reduce(result.as_mut_ptr().cast(), &pointers, Element::F32, Reduction::Maximum, 0..4) };
         assert!(result[2].is_nan() && result[3] == 1.0);
     }
 }

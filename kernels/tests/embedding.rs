@@ -17,12 +17,7 @@ fn take_reads_the_shard_and_zeros_elsewhere() {
         for (tokens, vocabulary, width, offset) in
             [(1, 1, 1, 0), (33, 10, 7, 0), (50, 9, 65, 9), (8, 5, 3, 100)]
         {
-            let spec = TakeSpec {
-                tokens,
-                vocabulary,
-                width,
-                element,
-            };
+            let spec = TakeSpec { tokens, vocabulary, width, element };
             let table = Stored::random(element, vocabulary * width, &mut numbers);
             let ids = random_ids(tokens, offset + vocabulary + 5, &mut numbers);
             for parts in [1, 2, 5] {
@@ -30,25 +25,14 @@ fn take_reads_the_shard_and_zeros_elsewhere() {
                 run_parts(parts, 0, |part, _| {
                     // SAFETY: the buffers have the sizes that the spec states.
                     unsafe {
-                        take(
-                            &spec,
-                            table.pointer(),
-                            ids.as_ptr(),
-                            output.pointer_mut(),
-                            offset as i64,
-                            part,
-                        );
+                        take(&spec, table.pointer(), ids.as_ptr(), output.pointer_mut(), offset as i64, part);
                     }
                 });
                 for (index, &id) in ids.iter().enumerate() {
                     let row = (id as i32 as i64) - offset as i64;
                     for column in 0..width {
                         let inside = (0..vocabulary as i64).contains(&row);
-                        let expected = if inside {
-                            table.get(row as usize * width + column)
-                        } else {
-                            0.0
-                        };
+                        let expected = if inside { table.get(row as usize * width + column) } else { 0.0 };
                         assert_eq!(output.get(index * width + column), expected);
                     }
                 }
@@ -63,20 +47,10 @@ fn scatter_add_sums_tokens_in_order() {
     for source in ELEMENTS {
         for output in ELEMENTS {
             for accumulation in [Accumulation::Overwrite, Accumulation::Add] {
-                for (tokens, vocabulary, width, offset) in [
-                    (1, 1, 1, 0),
-                    (200, 10, 7, 0),
-                    (99, 9, 70, 9),
-                    (64, 40, 129, 3),
-                ] {
-                    let spec = ScatterAddSpec {
-                        tokens,
-                        vocabulary,
-                        width,
-                        source,
-                        output,
-                        accumulation,
-                    };
+                for (tokens, vocabulary, width, offset) in
+                    [(1, 1, 1, 0), (200, 10, 7, 0), (99, 9, 70, 9), (64, 40, 129, 3)]
+                {
+                    let spec = ScatterAddSpec { tokens, vocabulary, width, source, output, accumulation };
                     check_scatter(&spec, offset, &mut numbers);
                 }
             }
@@ -110,18 +84,10 @@ fn check_scatter(spec: &ScatterAddSpec, offset: usize, numbers: &mut Numbers) {
     for row in 0..spec.vocabulary {
         for column in 0..spec.width {
             let at = row * spec.width + column;
-            let hits = ids
-                .iter()
-                .enumerate()
-                .filter(|&(_, &id)| i64::from(id as i32) == (row + offset) as i64);
-            let values: Vec<f64> = hits
-                .map(|(token, _)| source.get(token * spec.width + column))
-                .collect();
-            let kept = if spec.accumulation == Accumulation::Add {
-                old.get(at)
-            } else {
-                0.0
-            };
+            let hits =
+                ids.iter().enumerate().filter(|&(_, &id)| i64::from(id as i32) == (row + offset) as i64);
+            let values: Vec<f64> = hits.map(|(token, _)| source.get(token * spec.width + column)).collect();
+            let kept = if spec.accumulation == Accumulation::Add { old.get(at) } else { 0.0 };
             let expected = kept + values.iter().sum::<f64>();
             let magnitude = kept.abs() + values.iter().map(|value| value.abs()).sum::<f64>();
             let bound = (values.len() + 1) as f64 * rounding(Element::F32) * magnitude

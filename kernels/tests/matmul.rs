@@ -35,9 +35,7 @@ impl Case {
         let mut strides = vec![[None; 3]; shape.len()];
         let mut sizes = [1usize; 3];
         for tensor in 0..3 {
-            let mut order: Vec<usize> = (0..shape.len())
-                .filter(|&dim| shape[dim].1[tensor])
-                .collect();
+            let mut order: Vec<usize> = (0..shape.len()).filter(|&dim| shape[dim].1[tensor]).collect();
             for index in (1..order.len()).rev() {
                 order.swap(index, numbers.below(index + 1));
             }
@@ -57,13 +55,7 @@ impl Case {
         let mut spec = MatmulSpec::contract(&dims, a.element, b.element, c.element).expect("valid");
         spec.accumulation = numbers.pick(&[Accumulation::Overwrite, Accumulation::Add]);
         spec.scale = numbers.pick(&[1.0, 0.125, -1.7]);
-        Case {
-            dims,
-            a,
-            b,
-            c,
-            spec,
-        }
+        Case { dims, a, b, c, spec }
     }
 
     fn run(&self, isa: Isa, parts: usize) -> Stored {
@@ -87,12 +79,7 @@ impl Case {
 
     /// Checks every element of C's memory, gaps between its elements included, against f64 sums.
     fn check(&self, result: &Stored) {
-        let k: usize = self
-            .dims
-            .iter()
-            .filter(|dim| dim.c.is_none())
-            .map(|dim| dim.extent)
-            .product();
+        let k: usize = self.dims.iter().filter(|dim| dim.c.is_none()).map(|dim| dim.extent).product();
         let mut sums = vec![(0.0, 0.0); self.c.len()];
         let mut written = vec![false; self.c.len()];
         self.walk(&mut |at| written[at[2]] = true, false);
@@ -111,11 +98,7 @@ impl Case {
                 assert_eq!(old, new, "wrote between elements of C");
                 continue;
             }
-            let kept = if self.spec.accumulation == Accumulation::Add {
-                old
-            } else {
-                0.0
-            };
+            let kept = if self.spec.accumulation == Accumulation::Add { old } else { 0.0 };
             let expected = kept + scale * sum;
             let unit = rounding(Element::F32);
             let bound = (k + 2) as f64 * unit * (magnitude * scale.abs() + kept.abs())
@@ -131,12 +114,8 @@ impl Case {
 
     /// Visits the offsets in A, B and C of each index, the sum's too if `summed`.
     fn walk(&self, visit: &mut dyn FnMut([usize; 3]), summed: bool) {
-        let dims: Vec<ContractionDim> = self
-            .dims
-            .iter()
-            .copied()
-            .filter(|dim| summed || dim.c.is_some())
-            .collect();
+        let dims: Vec<ContractionDim> =
+            self.dims.iter().copied().filter(|dim| summed || dim.c.is_some()).collect();
         let total: usize = dims.iter().map(|dim| dim.extent).product();
         for flat in 0..total {
             let (mut at, mut remaining) = ([0; 3], flat);
@@ -158,11 +137,7 @@ fn check_shape(shape: &Shape, numbers: &mut Numbers) {
         let whole = case.run(isa, 1);
         case.check(&whole);
         for parts in [2, 3, 8] {
-            assert!(
-                case.run(isa, parts) == whole,
-                "{parts} parts differ: {:?}",
-                case.spec
-            );
+            assert!(case.run(isa, parts) == whole, "{parts} parts differ: {:?}", case.spec);
         }
     }
 }
@@ -194,14 +169,7 @@ fn batches_and_compound_indices() {
 #[test]
 fn sizes_past_every_cache_block() {
     let mut numbers = Numbers(3);
-    for (m, n, k) in [
-        (401, 11, 40),
-        (7, 391, 30),
-        (50, 780, 9),
-        (790, 60, 5),
-        (5, 3, 1031),
-        (33, 65, 513),
-    ] {
+    for (m, n, k) in [(401, 11, 40), (7, 391, 30), (50, 780, 9), (790, 60, 5), (5, 3, 1031), (33, 65, 513)] {
         check_shape(&[(m, ROW), (n, COLUMN), (k, SUM)], &mut numbers);
     }
 }
@@ -225,22 +193,13 @@ fn nested_dims_become_one_plain_product() {
         dim(4, Some(1), Some(5), None),
         dim(5, None, Some(1), Some(1)),
     ];
-    let spec =
-        MatmulSpec::contract(&dims, Element::F32, Element::F32, Element::F32).expect("valid");
+    let spec = MatmulSpec::contract(&dims, Element::F32, Element::F32, Element::F32).expect("valid");
     assert!(spec.batch.is_empty());
-    assert_eq!(
-        (spec.m, spec.n, spec.k(), spec.contraction.len()),
-        (14, 5, 12, 1)
-    );
+    assert_eq!((spec.m, spec.n, spec.k(), spec.contraction.len()), (14, 5, 12, 1));
 }
 
 #[test]
 fn a_dim_in_one_tensor_only_is_refused() {
-    let dims = [ContractionDim {
-        extent: 2,
-        a: Some(1),
-        b: None,
-        c: None,
-    }];
+    let dims = [ContractionDim { extent: 2, a: Some(1), b: None, c: None }];
     assert!(MatmulSpec::contract(&dims, Element::F32, Element::F32, Element::F32).is_err());
 }

@@ -22,11 +22,7 @@ const COLUMN_PANEL: usize = 12;
 
 /// Contraction steps per block for a contraction of `k`: the fewest blocks, evenly filled.
 pub(crate) fn depth(k: usize) -> usize {
-    if k == 0 {
-        1
-    } else {
-        k.div_ceil(k.div_ceil(DEPTH))
-    }
+    if k == 0 { 1 } else { k.div_ceil(k.div_ceil(DEPTH)) }
 }
 
 /// Bytes of the packed left operand.
@@ -36,8 +32,7 @@ pub(crate) fn left_bytes(lanes: usize, k: usize) -> usize {
 
 /// Bytes of scratch that one product needs.
 pub(crate) fn scratch_bytes(lanes: usize, columns: usize, k: usize) -> usize {
-    left_bytes(lanes, k)
-        + aligned(4 * depth(k) * columns.min(COLUMNS).next_multiple_of(COLUMN_PANEL))
+    left_bytes(lanes, k) + aligned(4 * depth(k) * columns.min(COLUMNS).next_multiple_of(COLUMN_PANEL))
 }
 
 /// Floats of the tile that a narrower output is computed in.

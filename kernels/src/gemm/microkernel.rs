@@ -2,6 +2,7 @@
 
 use gemm_common::microkernel::MicroKernelFn;
 
+use super::Output;
 use crate::{isa::Isa, signature::Accumulation};
 
 /// The microkernels of one instruction set.
@@ -23,9 +24,9 @@ pub(crate) struct Tile {
     pub depth: usize,
     pub left: *const f32,
     pub right: *const f32,
-    pub output: *mut f32,
-    pub output_lane_stride: isize,
-    pub output_column_stride: isize,
+    pub right_step_stride: isize,
+    pub right_column_stride: isize,
+    pub output: Output,
     pub accumulation: Accumulation,
     pub scale: f32,
 }
@@ -55,8 +56,7 @@ mod tables {
 
 use gemm_f32::microkernel::scalar;
 
-static SCALAR_FUNCTIONS: [[MicroKernelFn<f32>; scalar::f32::NR]; scalar::f32::MR_DIV_N] =
-    scalar::f32::UKR;
+static SCALAR_FUNCTIONS: [[MicroKernelFn<f32>; scalar::f32::NR]; scalar::f32::MR_DIV_N] = scalar::f32::UKR;
 
 static SCALAR: Microkernels = Microkernels {
     vector: 1,
@@ -88,7 +88,7 @@ impl Microkernels {
     ///
     /// # Safety
     /// The instruction set must be available; the left panel must be readable for `depth` rows of [`Self::lanes`], the right
-    /// one for `depth` rows of `self.columns`; the output must be writable at the tile's indices.
+    /// one at the tile's indices; the output must be writable there.
     pub(crate) unsafe fn run(&self, tile: &Tile) {
         let vectors = tile.lanes.div_ceil(self.vector);
         let function = self.functions[(vectors - 1) * self.columns + tile.columns - 1];
@@ -103,14 +103,14 @@ impl Microkernels {
                 tile.lanes,
                 tile.columns,
                 tile.depth,
-                tile.output,
+                tile.output.data,
                 tile.left,
                 tile.right,
-                tile.output_column_stride,
-                tile.output_lane_stride,
+                tile.output.column_stride,
+                tile.output.lane_stride,
                 self.lanes() as isize,
-                self.columns as isize,
-                1,
+                tile.right_step_stride,
+                tile.right_column_stride,
                 alpha,
                 tile.scale,
                 alpha_status,

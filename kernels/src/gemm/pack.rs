@@ -31,11 +31,7 @@ pub(crate) unsafe fn pack(
     for start in (0..panels.count).step_by(panels.width) {
         let lanes = panels.width.min(panels.count - start);
         let mut panel = destination.wrapping_add(start * span.len());
-        let base = offset(
-            operand.data,
-            operand.element,
-            (panels.first + start) as isize * operand.stride,
-        );
+        let base = offset(operand.data, operand.element, (panels.first + start) as isize * operand.stride);
         let mut step = span.start;
         while step < span.end {
             let run = run_from(contraction, operand, step, span.end - step);
@@ -67,25 +63,16 @@ struct Run {
 /// The longest run of at most `limit` steps from flat step `step` on: the rest of the innermost loop.
 fn run_from(contraction: &[ContractionLoop], operand: &Operand, step: usize, limit: usize) -> Run {
     let Some((innermost, outer)) = contraction.split_last() else {
-        return Run {
-            start: 0,
-            stride: 0,
-            length: limit,
-        };
+        return Run { start: 0, stride: 0, length: limit };
     };
     let within = step % innermost.extent;
     let mut remaining = step / innermost.extent;
     let mut start = within as isize * operand.side.stride(innermost);
     for contraction_loop in outer.iter().rev() {
-        start +=
-            (remaining % contraction_loop.extent) as isize * operand.side.stride(contraction_loop);
+        start += (remaining % contraction_loop.extent) as isize * operand.side.stride(contraction_loop);
         remaining /= contraction_loop.extent;
     }
-    Run {
-        start,
-        stride: operand.side.stride(innermost),
-        length: limit.min(innermost.extent - within),
-    }
+    Run { start, stride: operand.side.stride(innermost), length: limit.min(innermost.extent - within) }
 }
 
 /// Part of a panel with one stride in each direction.
@@ -167,15 +154,13 @@ unsafe fn pack_step_major<Stored: Number>(source: *const Stored, piece: &Piece, 
     for first in (0..piece.length).step_by(STEPS) {
         let steps = STEPS.min(piece.length - first);
         for lane in 0..piece.lanes {
-            let from = source.wrapping_offset(
-                lane as isize * piece.lane_stride + first as isize * piece.step_stride,
-            );
+            let from = source
+                .wrapping_offset(lane as isize * piece.lane_stride + first as isize * piece.step_stride);
             let to = panel.wrapping_add(first * piece.width + lane);
             for step in 0..steps {
                 // SAFETY: `first + step < length`.
                 unsafe {
-                    *to.add(step * piece.width) =
-                        (*from.offset(step as isize * piece.step_stride)).widen()
+                    *to.add(step * piece.width) = (*from.offset(step as isize * piece.step_stride)).widen()
                 };
             }
         }

@@ -121,25 +121,18 @@ impl MatmulSpec {
                 (Some(_), None, Some(_)) => rows.push(batch_loop),
                 (None, Some(_), Some(_)) => columns.push(batch_loop),
                 (Some(stride_a), Some(stride_b), None) => {
-                    spec.contraction.push(ContractionLoop {
-                        extent: dim.extent,
-                        stride_a,
-                        stride_b,
-                    });
+                    spec.contraction.push(ContractionLoop { extent: dim.extent, stride_a, stride_b });
                 }
                 (Some(_), None, None)
                 | (None, Some(_), None)
                 | (None, None, Some(_))
                 | (None, None, None) => {
-                    return Err(InvalidSpec {
-                        reason: "a contraction's dim is in one tensor only",
-                    });
+                    return Err(InvalidSpec { reason: "a contraction's dim is in one tensor only" });
                 }
             }
         }
         if let Some(row) = take_best(&mut rows) {
-            (spec.m, spec.a_row_stride, spec.c_row_stride) =
-                (row.extent, row.stride_a, row.stride_c);
+            (spec.m, spec.a_row_stride, spec.c_row_stride) = (row.extent, row.stride_a, row.stride_c);
         }
         if let Some(column) = take_best(&mut columns) {
             (spec.n, spec.b_column_stride, spec.c_column_stride) =
@@ -153,22 +146,10 @@ impl MatmulSpec {
 
     /// Checks what the kernel relies on and the types do not say.
     pub fn check(&self) -> Result<(), InvalidSpec> {
-        let batch_is_disjoint = self
-            .batch
-            .iter()
-            .all(|batch| batch.extent <= 1 || batch.stride_c != 0);
-        require(
-            batch_is_disjoint,
-            "a matmul's batch loop has no stride in C",
-        )?;
-        require(
-            self.m <= 1 || self.c_row_stride != 0,
-            "a matmul's C has row stride 0",
-        )?;
-        require(
-            self.n <= 1 || self.c_column_stride != 0,
-            "a matmul's C has column stride 0",
-        )
+        let batch_is_disjoint = self.batch.iter().all(|batch| batch.extent <= 1 || batch.stride_c != 0);
+        require(batch_is_disjoint, "a matmul's batch loop has no stride in C")?;
+        require(self.m <= 1 || self.c_row_stride != 0, "a matmul's C has row stride 0")?;
+        require(self.n <= 1 || self.c_column_stride != 0, "a matmul's C has column stride 0")
     }
 
     /// Number of independent products.
@@ -178,10 +159,7 @@ impl MatmulSpec {
 
     /// Number of products summed in each output.
     pub fn k(&self) -> usize {
-        self.contraction
-            .iter()
-            .map(|contraction| contraction.extent)
-            .product()
+        self.contraction.iter().map(|contraction| contraction.extent).product()
     }
 
     /// Multiplications and additions of one call.
@@ -211,11 +189,7 @@ impl MatmulSpec {
     /// Which output index runs along vector lanes: the one with unit stride in C, of two the longer.
     pub(crate) fn orientation(&self) -> Orientation {
         let score = |extent: usize, stride: isize| {
-            if extent > 1 && stride == 1 {
-                1 + extent
-            } else {
-                0
-            }
+            if extent > 1 && stride == 1 { 1 + extent } else { 0 }
         };
         if score(self.m, self.c_row_stride) > score(self.n, self.c_column_stride) {
             Orientation::LanesAlongRows
@@ -227,18 +201,9 @@ impl MatmulSpec {
     /// The batch, row and column ranges that a part computes.
     pub(crate) fn share(&self, part: Part) -> Share {
         let grid = self.grid(part.count);
-        let batch = Part {
-            index: part.index / (grid.rows * grid.columns),
-            count: grid.batch,
-        };
-        let rows = Part {
-            index: part.index / grid.columns % grid.rows,
-            count: grid.rows,
-        };
-        let columns = Part {
-            index: part.index % grid.columns,
-            count: grid.columns,
-        };
+        let batch = Part { index: part.index / (grid.rows * grid.columns), count: grid.batch };
+        let rows = Part { index: part.index / grid.columns % grid.rows, count: grid.rows };
+        let columns = Part { index: part.index % grid.columns, count: grid.columns };
         Share {
             batch: batch.range(self.batch_extent(), 1),
             rows: rows.range(self.m, blocking::GRANULE),
@@ -249,11 +214,7 @@ impl MatmulSpec {
     /// Divides `parts` over batch, rows and columns: each prime factor goes to the batch while that divides well, else
     /// to the longer side of the tile.
     fn grid(&self, parts: usize) -> Grid {
-        let mut grid = Grid {
-            batch: 1,
-            rows: 1,
-            columns: 1,
-        };
+        let mut grid = Grid { batch: 1, rows: 1, columns: 1 };
         let mut remaining = parts;
         let mut factor = 2;
         while remaining > 1 {
@@ -297,13 +258,10 @@ struct Grid {
 
 /// Drops dims of extent 1 and merges each pair of dims that step through every tensor they are in as one would.
 fn merge_nested(dims: &[ContractionDim]) -> Vec<ContractionDim> {
-    let mut merged: Vec<ContractionDim> =
-        dims.iter().copied().filter(|dim| dim.extent != 1).collect();
+    let mut merged: Vec<ContractionDim> = dims.iter().copied().filter(|dim| dim.extent != 1).collect();
     let mut outer = 0;
     while outer < merged.len() {
-        match (0..merged.len())
-            .find(|&inner| inner != outer && nests(&merged[outer], &merged[inner]))
-        {
+        match (0..merged.len()).find(|&inner| inner != outer && nests(&merged[outer], &merged[inner])) {
             Some(inner) => {
                 merged[inner].extent *= merged[outer].extent;
                 merged.remove(outer);
@@ -317,16 +275,12 @@ fn merge_nested(dims: &[ContractionDim]) -> Vec<ContractionDim> {
 
 /// Whether one step of `outer` is `inner.extent` steps of `inner` in each tensor, and both are in the same tensors.
 fn nests(outer: &ContractionDim, inner: &ContractionDim) -> bool {
-    let in_tensor = |outer_stride: Option<isize>, inner_stride: Option<isize>| match (
-        outer_stride,
-        inner_stride,
-    ) {
-        (Some(outer_stride), Some(inner_stride)) => {
-            outer_stride == inner_stride * inner.extent as isize
-        }
-        (None, None) => true,
-        (Some(_), None) | (None, Some(_)) => false,
-    };
+    let in_tensor =
+        |outer_stride: Option<isize>, inner_stride: Option<isize>| match (outer_stride, inner_stride) {
+            (Some(outer_stride), Some(inner_stride)) => outer_stride == inner_stride * inner.extent as isize,
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
     in_tensor(outer.a, inner.a) && in_tensor(outer.b, inner.b) && in_tensor(outer.c, inner.c)
 }
 
@@ -334,12 +288,7 @@ fn nests(outer: &ContractionDim, inner: &ContractionDim) -> bool {
 fn take_best(loops: &mut Vec<BatchLoop>) -> Option<BatchLoop> {
     const UNIT_STRIDE_BONUS: usize = 8;
     let score = |candidate: &BatchLoop| {
-        candidate.extent
-            * if candidate.stride_c == 1 {
-                UNIT_STRIDE_BONUS
-            } else {
-                1
-            }
+        candidate.extent * if candidate.stride_c == 1 { UNIT_STRIDE_BONUS } else { 1 }
     };
     let best = (0..loops.len()).max_by_key(|&index| score(&loops[index]))?;
     Some(loops.remove(best))

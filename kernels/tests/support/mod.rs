@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod attention;
+
 use dtlc_kernels::signature::{Element, Part};
 use half::bf16;
 
@@ -46,11 +48,7 @@ impl Stored {
             Element::F32 => (vec![0; count], vec![]),
             Element::Bf16 => (vec![], vec![0; count]),
         };
-        Stored {
-            element,
-            words,
-            halves,
-        }
+        Stored { element, words, halves }
     }
 
     pub fn random(element: Element, count: usize, numbers: &mut Numbers) -> Stored {
@@ -116,10 +114,7 @@ const FILL: u8 = 0xff;
 
 impl Scratch {
     pub fn new(bytes: usize) -> Scratch {
-        Scratch {
-            lines: vec![Line([FILL; 64]); bytes.div_ceil(64) + 1],
-            bytes,
-        }
+        Scratch { lines: vec![Line([FILL; 64]); bytes.div_ceil(64) + 1], bytes }
     }
 
     pub fn pointer(&mut self) -> *mut u8 {
@@ -129,10 +124,7 @@ impl Scratch {
     /// Panics if anything was written behind the stated size.
     pub fn check(&self) {
         let behind = self.lines.iter().flat_map(|line| line.0).skip(self.bytes);
-        assert!(
-            behind.into_iter().all(|byte| byte == FILL),
-            "scratch overrun"
-        );
+        assert!(behind.into_iter().all(|byte| byte == FILL), "scratch overrun");
     }
 }
 

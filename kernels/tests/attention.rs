@@ -1,0 +1,250 @@
+//! Flash attention against f64, forward and backward: odd lengths, grouped heads, windows, caps, offsets, queries that see
+//! nothing, both element types, every instruction set, and the same bits for any number of parts.
+
+mod support;
+
+use dtlc_kernels::{
+    isa::Isa,
+    signature::{Causality, Element, HeadStrides},
+};
+use support::{
+    Numbers, Stored,
+    attention::{Case, Outputs, Shape, at},
+    rounding,
+};
+
+const PLAIN: Shape = Shape {
+    batch: 1,
+    kv_heads: 1,
+    group: 1,
+    q_len: 1,
+    k_len: 1,
+    head_dim: 1,
+    value_dim: 1,
+    q_offset: 0,
+    k_offset: 0,
+    causality: Causality::Causal,
+    window: None,
+    softcap: None,
+    element: Element::F32,
+};
+
+/// Sums in a tensor's layout, and the same sums with all terms taken as positive: what rounding errors are relative to.
+struct Sums {
+    values: Vec<f64>,
+    magnitudes: Vec<f64>,
+}
+
+impl Sums {
+    fn zeros(count: usize) -> Sums {
+        Sums { values: vec![0.0; count], magnitudes: vec![0.0; count] }
+    }
+
+    fn add(&mut self, index: usize, value: f64, magnitude: f64) {
+        self.values[index] += value;
+        self.magnitudes[index] += magnitude.abs();
+    }
+}
+
+/// Expected gradients.
+struct Gradients {
+    q: Sums,
+    k: Sums,
+    v: Sums,
+}
+
+/// Checks all outputs of the case on every instruction set, and that parts do not change their bits.
+fn check(case: &Case) {
+    for &isa in Isa::available() {
+        let outputs = case.run(isa, 1);
+        check_forward(case, &outputs);
+        let expected = gradients(case, &outputs.o);
+        check_close(&outputs.q_gradient, &expected.q, case.shape);
+        check_close(&outputs.k_gradient, &expected.k, case.shape);
+        check_close(&outputs.v_gradient, &expected.v, case.shape);
+        for parts in [2, 3] {
+            assert!(case.run(isa, parts) == outputs, "{parts} parts differ: {:?}", case.shape);
+        }
+    }
+}
+
+fn check_forward(case: &Case, outputs: &Outputs) {
+    let forward = &case.spec.forward;
+    let mut expected = Sums::zeros(outputs.o.len());
+    for query in case.queries() {
+        let (probabilities, _, lse) = case.softmax(query);
+        let given = outputs.lse.get(at(&forward.lse, query, 0));
+        assert!(
+            given == lse || (given - lse).abs() < 3e-6 * (1.0 + lse.abs()),
+            "{given} {lse} {:?}",
+            case.shape
+        );
+        for feature in 0..case.shape.value_dim {
+            let value = case.output(query, &probabilities, feature);
+            expected.add(at(&forward.o, query, feature), value, 1.0);
+        }
+    }
+    check_close(&outputs.o, &expected, case.shape);
+}
+
+/// The gradient by formula, in f64. It takes the outputs as they were stored, as the kernel does.
+fn gradients(case: &Case, o: &Stored) -> Gradients {
+    let shape = case.shape;
+    let forward = &case.spec.forward;
+    let sized = |strides: &HeadStrides, length: usize, features: usize| {
+        let last = [shape.batch - 1, shape.kv_heads - 1, shape.group - 1, length - 1];
+        Sums::zeros(at(strides, last, features - 1) + 1)
+    };
+    let mut sums = Gradients {
+        q: sized(&case.spec.q_gradient, shape.q_len, shape.head_dim),
+        k: sized(&case.spec.k_gradient, shape.k_len, shape.head_dim),
+        v: sized(&case.spec.v_gradient, shape.k_len, shape.value_dim),
+    };
+    for query in case.queries() {
+        let (probabilities, slopes, _) = case.softmax(query);
+        let o_gradient = |feature| case.o_gradient.get(at(&case.spec.o_gradient, query, feature));
+        let terms = |other: &dyn Fn(usize) -> f64| {
+            let products = (0..shape.value_dim).map(|feature| o_gradient(feature) * other(feature));
+            products.fold((0.0, 0.0), |(sum, magnitude), term| (sum + term, magnitude + term.abs()))
+        };
+        let delta = terms(&|feature| o.get(at(&forward.o, query, feature)));
+        for key in (0..shape.k_len).filter(|&key| probabilities[key] != 0.0) {
+            let key_at = [query[0], query[1], 0, key];
+            let probability = probabilities[key];
+            let p_gradient = terms(&|feature| case.v.get(at(&forward.v, key_at, feature)));
+            for feature in 0..shape.value_dim {
+                let term = probability * o_gradient(feature);
+                sums.v.add(at(&case.spec.v_gradient, key_at, feature), term, term);
+            }
+            let factor = probability * slopes[key] * f64::from(forward.scale);
+            let (value, magnitude) = (factor * (p_gradient.0 - delta.0), factor * (p_gradient.1 + delta.1));
+            for feature in 0..shape.head_dim {
+                let (q, k) =
+                    (case.q.get(at(&forward.q, query, feature)), case.k.get(at(&forward.k, key_at, feature)));
+                sums.q.add(at(&case.spec.q_gradient, query, feature), value * k, magnitude * k);
+                sums.k.add(at(&case.spec.k_gradient, key_at, feature), value * q, magnitude * q);
+            }
+        }
+    }
+    sums
+}
+
+/// Within 4e-6 of the sum of magnitudes, and the rounding of a stored element. Gaps must still be 0.
+fn check_close(given: &Stored, expected: &Sums, shape: Shape) {
+    assert_eq!(given.len(), expected.values.len());
+    for (index, (value, magnitude)) in expected.values.iter().zip(&expected.magnitudes).enumerate() {
+        let bound = 4e-6 * magnitude + 1.01 * rounding(given.element) * value.abs();
+        let error = (given.get(index) - value).abs();
+        assert!(error <= bound, "{} is not {value} within {bound}: {shape:?}", given.get(index));
+    }
+}
+
+#[test]
+fn small_cases_of_every_kind() {
+    let mut numbers = Numbers(1);
+    for _ in 0..250 {
+        let shape = Shape {
+            batch: numbers.pick(&[1, 2]),
+            kv_heads: numbers.pick(&[1, 2, 3]),
+            group: numbers.pick(&[1, 2, 3]),
+            q_len: numbers.pick(&[1, 2, 5, 16, 17, 33]),
+            k_len: numbers.pick(&[1, 3, 7, 16, 19, 40]),
+            head_dim: numbers.pick(&[1, 4, 7, 16, 24]),
+            value_dim: numbers.pick(&[1, 5, 8, 20]),
+            q_offset: numbers.pick(&[0, 0, 8, -6, 1000]),
+            k_offset: numbers.pick(&[0, 0, 4, 990]),
+            causality: numbers.pick(&[Causality::Causal, Causality::Bidirectional]),
+            window: numbers.pick(&[None, None, Some(1), Some(4), Some(11), Some(u64::MAX)]),
+            softcap: numbers.pick(&[None, None, Some(0.7), Some(30.0)]),
+            element: numbers.pick(&[Element::F32, Element::Bf16]),
+        };
+        check(&Case::random(shape, &mut numbers));
+    }
+}
+
+#[test]
+fn lengths_past_one_block() {
+    let mut numbers = Numbers(2);
+    for element in [Element::F32, Element::Bf16] {
+        let long = Shape { q_len: 300, k_len: 300, head_dim: 40, value_dim: 24, element, ..PLAIN };
+        for shape in [
+            Shape { kv_heads: 2, group: 2, ..long },
+            Shape { window: Some(70), softcap: Some(2.0), ..long },
+            Shape { causality: Causality::Bidirectional, q_len: 129, k_len: 257, ..long },
+            Shape { causality: Causality::Bidirectional, window: Some(150), ..long },
+            Shape { q_offset: 150, q_len: 140, ..long },
+            Shape { q_offset: -100, window: Some(30), ..long },
+            Shape { q_len: 3, k_len: 128, head_dim: 600, value_dim: 70, q_offset: 126, ..long },
+        ] {
+            check(&Case::random(shape, &mut numbers));
+        }
+    }
+}
+
+#[test]
+fn large_scores_do_not_overflow() {
+    let mut numbers = Numbers(3);
+    let shape = Shape { q_len: 40, k_len: 150, head_dim: 8, value_dim: 4, q_offset: 110, ..PLAIN };
+    let mut case = Case::random(shape, &mut numbers);
+    case.spec.forward.scale = 400.0;
+    let outputs = case.run(Isa::detect(), 1);
+    for stored in [&outputs.o, &outputs.lse, &outputs.q_gradient, &outputs.k_gradient, &outputs.v_gradient] {
+        assert!((0..stored.len()).all(|index| stored.get(index).is_finite()));
+    }
+}
+
+#[test]
+fn a_query_that_sees_nothing_gives_zeros() {
+    let mut numbers = Numbers(4);
+    let shape = Shape { q_len: 20, k_len: 10, head_dim: 4, value_dim: 4, q_offset: -10, ..PLAIN };
+    let case = Case::random(shape, &mut numbers);
+    let outputs = case.run(Isa::detect(), 1);
+    for query in case.queries().filter(|query| query[3] < 10) {
+        assert_eq!(outputs.lse.get(at(&case.spec.forward.lse, query, 0)), f64::NEG_INFINITY);
+        for feature in 0..4 {
+            assert_eq!(outputs.o.get(at(&case.spec.forward.o, query, feature)), 0.0);
+            assert_eq!(outputs.q_gradient.get(at(&case.spec.q_gradient, query, feature)), 0.0);
+        }
+    }
+    check(&case);
+}
+
+/// Nothing of the formula above: central differences of the f64 loss.
+#[test]
+fn gradients_are_finite_differences() {
+    let mut numbers = Numbers(5);
+    let shape = Shape { group: 2, q_len: 6, k_len: 7, head_dim: 3, value_dim: 2, q_offset: 2, ..PLAIN };
+    for (window, softcap) in [(None, None), (Some(4), Some(1.5))] {
+        let mut case = Case::random(Shape { batch: 2, kv_heads: 2, window, softcap, ..shape }, &mut numbers);
+        let outputs = case.run(Isa::detect(), 1);
+        let (forward, spec) = (case.spec.forward.clone(), case.spec.clone());
+        let (key_count, query_count) = (shape.k_len, shape.q_len);
+        for [batch, kv_head] in [[0, 0], [1, 1], [0, 1]] {
+            for position in 0..query_count {
+                let index = [batch, kv_head, 1, position];
+                let given = outputs.q_gradient.get(at(&spec.q_gradient, index, 1));
+                difference(&mut case, |case| &mut case.q, at(&forward.q, index, 1), given);
+            }
+            for position in 0..key_count {
+                let index = [batch, kv_head, 0, position];
+                let given = outputs.k_gradient.get(at(&spec.k_gradient, index, 2));
+                difference(&mut case, |case| &mut case.k, at(&forward.k, index, 2), given);
+                let given = outputs.v_gradient.get(at(&spec.v_gradient, index, 0));
+                difference(&mut case, |case| &mut case.v, at(&forward.v, index, 0), given);
+            }
+        }
+    }
+}
+
+/// Holds a gradient against the central difference of the loss in one input.
+fn difference(case: &mut Case, tensor: fn(&mut Case) -> &mut Stored, index: usize, given: f64) {
+    let old = tensor(case).get(index);
+    let mut loss = |value: f64| {
+        tensor(case).set(index, value);
+        (tensor(case).get(index), case.loss())
+    };
+    let (above, below) = (loss(old + 1e-3), loss(old - 1e-3));
+    loss(old);
+    let slope = (above.1 - below.1) / (above.0 - below.0);
+    assert!((given - slope).abs() < 2e-5, "{given} is not {slope}");
+}
