@@ -6,11 +6,16 @@
 mod code;
 mod collectives;
 pub mod error;
+mod executor;
 mod health;
 mod link;
 mod memory;
 pub mod program;
+mod random;
+pub mod session;
+mod shards;
 mod signal;
 mod team;
+pub mod tensor;
 
 pub use error::{Result, RuntimeError};

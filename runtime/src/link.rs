@@ -26,6 +26,11 @@ pub struct Address {
     pub strides: Box<[(usize, usize)]>,
 }
 
+// SAFETY: an address by itself gives no access; who uses it says why that is right.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
 /// A variable that is still open after linking.
 #[derive(Clone, Copy, Debug)]
 pub enum OpenVariable {
@@ -66,8 +71,6 @@ pub struct LinkedKernel {
     pub extent: u64,
     /// Fewest iterations worth a thread.
     pub grain: u64,
-    /// Whether it takes scratch.
-    pub scratch: bool,
     /// Tensor operands.
     pub pointers: Box<[Address]>,
     /// Integer operands.
@@ -324,7 +327,6 @@ impl Linker<'_> {
             function: self.code.function(entry)?,
             extent: entry.extent,
             grain: entry.grain,
-            scratch: entry.scratch_bytes > 0,
             pointers: call.pointers.iter().map(|buffer| self.address(buffer)).collect(),
             integers: call.integers.iter().map(|integer| self.integer(integer)).collect(),
         })
@@ -395,7 +397,7 @@ fn fill_pattern(dtype: DType, value: f64) -> [u8; 4] {
         DType::I32 => (value as i32).to_le_bytes(),
         DType::U32 => (value as u32).to_le_bytes(),
         DType::Bf16 => {
-            let [low, high] = bf16::from_f64(value).to_le_bytes();
+            let [low, high] = bf16::from_f32(value as f32).to_le_bytes();
             [low, high, 0, 0]
         }
         DType::Bool => [u8::from(value != 0.0), 0, 0, 0],

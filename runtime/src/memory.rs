@@ -44,6 +44,12 @@ impl Region {
         self.address
     }
 
+    /// Number of bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The contents.
     ///
     /// # Safety

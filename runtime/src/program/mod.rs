@@ -252,8 +252,8 @@ pub struct KernelEntry {
     pub pointers: u32,
     /// Number of integer operands.
     pub integers: u32,
-    /// Bytes of scratch it needs for each thread. If not 0, the scratch's address is one more
-    /// pointer behind the operands.
+    /// Bytes of scratch it needs for each thread. The scratch's address is one more pointer behind
+    /// the operands.
     pub scratch_bytes: u64,
 }
 

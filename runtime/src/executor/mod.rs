@@ -1,0 +1,300 @@
+//! Runs one rank's linked instructions.
+//!
+//! Allocates nothing and takes no lock while all goes well: operands go into buffers made at start.
+
+mod exchange;
+mod rows;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dtlc_kernels::embedding::{scatter_add, take};
+use dtlc_kernels::matmul::matmul;
+use dtlc_kernels::signature::Part;
+
+use crate::collectives::{Refusal, Seat};
+use crate::health::Health;
+use crate::link::{Address, Integer, Linked, LinkedKernel, LinkedOperation, OpenVariable};
+use crate::memory::RankMemory;
+use crate::program::instruction::LOOP_DEPTH_LIMIT;
+use crate::program::{LocationId, LoopOrder};
+use crate::team::{Panicked, Team};
+
+/// Parts of a loop for each thread, so that a thread that lost its core for a moment holds nobody up.
+const PARTS_FOR_EACH_THREAD: usize = 4;
+
+/// Why a rank left its step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interruption {
+    /// The instruction that it was in.
+    pub location: LocationId,
+    /// What happened there.
+    pub trouble: Trouble,
+}
+
+/// What can go wrong in an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// A collective failed.
+    Refused {
+        /// The group, as one of the rank's seats.
+        seat: usize,
+        /// How.
+        refusal: Refusal,
+    },
+    /// Code of ours panicked.
+    Panicked,
+}
+
+impl From<Panicked> for Trouble {
+    fn from(_: Panicked) -> Self {
+        Self::Panicked
+    }
+}
+
+/// What changes from step to step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepNumbers {
+    /// Number of the step, from 1.
+    pub step: u64,
+    /// Seed of all random numbers.
+    pub seed: u64,
+}
+
+/// A pointer that threads of one rank share; they work on disjoint parts behind it.
+#[derive(Clone, Copy)]
+struct Shared<T>(T);
+
+// SAFETY: the pointers stay valid for the whole job, and parts of a job touch disjoint memory.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T: Copy> Shared<T> {
+    fn get(&self) -> T {
+        self.0
+    }
+}
+
+/// Runs steps of one rank.
+pub struct Executor {
+    rank: usize,
+    body: Box<[Linked]>,
+    /// Address and bytes.
+    arena: (*mut u8, usize),
+    frame: Frame,
+}
+
+/// What running instructions changes.
+struct Frame {
+    rank: usize,
+    team: Arc<Team>,
+    health: Arc<Health>,
+    spin: u32,
+    timeout: Duration,
+    seats: Vec<Seat>,
+    numbers: StepNumbers,
+    /// Indices of the enclosing loops.
+    loops: [u64; LOOP_DEPTH_LIMIT],
+    /// Kernel operands, for each thread since scratch differs.
+    pointers: Vec<Vec<*mut u8>>,
+    integers: Vec<i64>,
+    /// Scratch of each thread.
+    scratch: Vec<*mut u8>,
+    /// Members' buffers of the tensor that is being reduced.
+    sources: Vec<*const u8>,
+    targets: Vec<*mut u8>,
+}
+
+// SAFETY: the pointers lead into memory that the session keeps alive as long as the executor, and
+// only the executor's thread and its team use them.
+unsafe impl Send for Executor {}
+
+impl Executor {
+    /// An executor for linked instructions, which refer to `memory` and `seats`.
+    #[must_use]
+    pub fn new(
+        rank: usize,
+        body: Box<[Linked]>,
+        memory: &RankMemory,
+        seats: Vec<Seat>,
+        team: Arc<Team>,
+        health: Arc<Health>,
+        patience: (u32, Duration),
+    ) -> Self {
+        let (pointers, integers) = most_operands(&body);
+        let members = seats.iter().map(Seat::members).max().unwrap_or(0);
+        let frame = Frame {
+            rank,
+            health,
+            spin: patience.0,
+            timeout: patience.1,
+            seats,
+            numbers: StepNumbers { step: 0, seed: 0 },
+            loops: [0; LOOP_DEPTH_LIMIT],
+            pointers: (0..team.threads()).map(|_| vec![std::ptr::null_mut(); pointers + 1]).collect(),
+            integers: vec![0; integers],
+            scratch: memory.scratch.iter().map(|region| region.address()).collect(),
+            sources: vec![std::ptr::null(); members],
+            targets: vec![std::ptr::null_mut(); members],
+            team,
+        };
+        Self { rank, body, arena: (memory.arena.address(), memory.arena.bytes()), frame }
+    }
+
+    /// Fills the arena with bytes that are NaN as floats.
+    pub fn poison_arena(&mut self) {
+        let (address, bytes) = self.arena;
+        // SAFETY: the arena is this rank's own, and no instruction is running.
+        unsafe { address.write_bytes(0xff, bytes) };
+    }
+
+    /// The seats, for messages.
+    #[must_use]
+    pub fn seats(&self) -> &[Seat] {
+        &self.frame.seats
+    }
+
+    /// Runs one step.
+    ///
+    /// # Errors
+    /// What stopped it.
+    pub fn step(&mut self, numbers: StepNumbers) -> Result<(), Interruption> {
+        self.frame.numbers = numbers;
+        let result = self.frame.run(&self.body);
+        self.frame.health.leave(self.rank);
+        result
+    }
+}
+
+impl Frame {
+    fn run(&mut self, body: &[Linked]) -> Result<(), Interruption> {
+        for instruction in body {
+            if let LinkedOperation::Loop { count, order, depth, body } = &instruction.operation {
+                for iteration in 0..*count {
+                    self.loops[*depth] = u64::from(match order {
+                        LoopOrder::Forward => iteration,
+                        LoopOrder::Reverse => count - 1 - iteration,
+                    });
+                    self.run(body)?;
+                }
+                continue;
+            }
+            let location = instruction.location;
+            self.health.enter(self.rank, location);
+            self.operate(&instruction.operation).map_err(|trouble| Interruption { location, trouble })?;
+        }
+        Ok(())
+    }
+
+    fn operate(&mut self, operation: &LinkedOperation) -> Result<(), Trouble> {
+        match operation {
+            // `run` has dealt with it.
+            LinkedOperation::Loop { .. } => Ok(()),
+            LinkedOperation::Kernel(kernel) => self.kernel(kernel),
+            LinkedOperation::Matmul { spec, a, b, c } => {
+                let operands = Shared([self.address(a), self.address(b), self.address(c)]);
+                self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
+                    let [a, b, c] = operands.get();
+                    // SAFETY: validation checked that the operands hold what the descriptor says.
+                    unsafe { matmul(spec, a, b, c, scratch, part) }
+                })
+            }
+            LinkedOperation::Take { spec, table, ids, output, offset } => {
+                let operands = Shared([self.address(table), self.address(ids), self.address(output)]);
+                let offset = self.integer(offset);
+                self.in_parts(spec.parts(self.team.threads()), |part, _| {
+                    let [table, ids, output] = operands.get();
+                    // SAFETY: validation checked that the operands hold what the descriptor says.
+                    unsafe { take(spec, table, ids.cast(), output, offset, part) }
+                })
+            }
+            LinkedOperation::ScatterAdd { spec, source, ids, output, offset } => {
+                let operands = Shared([self.address(source), self.address(ids), self.address(output)]);
+                let offset = self.integer(offset);
+                self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
+                    let [source, ids, output] = operands.get();
+                    // SAFETY: validation checked that the operands hold what the descriptor says.
+                    unsafe { scatter_add(spec, source, ids.cast(), output, offset, scratch, part) }
+                })
+            }
+            LinkedOperation::Copy(copy) => self.copy(copy),
+            LinkedOperation::Fill { target, bytes, pattern, width } => {
+                self.fill(self.address(target), *bytes, &pattern[..*width])
+            }
+            LinkedOperation::Collective(collective) => self.exchange(collective),
+        }
+    }
+
+    /// Calls a generated kernel, its outermost loop divided over the threads.
+    fn kernel(&mut self, kernel: &LinkedKernel) -> Result<(), Trouble> {
+        let threads = self.team.threads();
+        for index in 0..kernel.integers.len() {
+            self.integers[index] = self.integer(&kernel.integers[index]);
+        }
+        for thread in 0..threads {
+            for (index, pointer) in kernel.pointers.iter().enumerate() {
+                self.pointers[thread][index] = self.address(pointer);
+            }
+            self.pointers[thread][kernel.pointers.len()] = self.scratch[thread];
+        }
+        let parts = parts_of(kernel.extent, kernel.grain, threads);
+        let (pointers, integers) = (Shared(&self.pointers), &self.integers);
+        self.team.run(parts, &|part, thread| {
+            let cut = |part: usize| (u128::from(kernel.extent) * part as u128 / parts as u128) as i64;
+            let operands = pointers.get()[thread].as_ptr();
+            // SAFETY: the compiler made the function for these operands, and validation checked
+            // that they lie in the rank's memory. Parts of the loop write to disjoint memory.
+            unsafe { (kernel.function)(operands, integers.as_ptr(), cut(part), cut(part + 1)) };
+        })?;
+        Ok(())
+    }
+
+    /// Runs the parts of a hand-written kernel, each with its thread's scratch.
+    fn in_parts(&self, parts: usize, work: impl Fn(Part, *mut u8) + Sync) -> Result<(), Trouble> {
+        let scratch = Shared(&self.scratch);
+        self.team.run(parts, &|part, thread| {
+            work(Part { index: part, count: parts }, scratch.get()[thread]);
+        })?;
+        Ok(())
+    }
+
+    fn address(&self, address: &Address) -> *mut u8 {
+        let moved = |base: *mut u8, &(depth, stride): &(usize, usize)| {
+            base.wrapping_add(self.loops[depth] as usize * stride)
+        };
+        address.strides.iter().fold(address.base, moved)
+    }
+
+    fn integer(&self, integer: &Integer) -> i64 {
+        integer.terms.iter().fold(integer.constant, |sum, &(variable, coefficient)| {
+            let value = match variable {
+                OpenVariable::LoopIndex(depth) => self.loops[depth],
+                OpenVariable::Step => self.numbers.step,
+                OpenVariable::SeedLow => self.numbers.seed & 0xffff_ffff,
+                OpenVariable::SeedHigh => self.numbers.seed >> 32,
+            };
+            sum.wrapping_add(coefficient.wrapping_mul(value as i64))
+        })
+    }
+}
+
+/// Into how many parts to divide a loop.
+fn parts_of(extent: u64, grain: u64, threads: usize) -> usize {
+    let most = if threads == 1 { 1 } else { PARTS_FOR_EACH_THREAD * threads };
+    (extent / grain.max(1)).clamp(1, most as u64) as usize
+}
+
+/// The most pointers and integers that one kernel call has.
+fn most_operands(body: &[Linked]) -> (usize, usize) {
+    let of_one = |instruction: &Linked| match &instruction.operation {
+        LinkedOperation::Loop { body, .. } => most_operands(body),
+        LinkedOperation::Kernel(kernel) => (kernel.pointers.len(), kernel.integers.len()),
+        LinkedOperation::Matmul { .. }
+        | LinkedOperation::Take { .. }
+        | LinkedOperation::ScatterAdd { .. }
+        | LinkedOperation::Copy(_)
+        | LinkedOperation::Fill { .. }
+        | LinkedOperation::Collective(_) => (0, 0),
+    };
+    let larger = |most: (usize, usize), one: (usize, usize)| (most.0.max(one.0), most.1.max(one.1));
+    body.iter().map(of_one).fold((0, 0), larger)
+}

@@ -1,0 +1,52 @@
+//! Copies and fills within a rank, divided over its threads.
+
+use super::{Frame, Shared, Trouble, parts_of};
+use crate::link::LinkedCopy;
+
+/// Fewer bytes than this are not worth a thread of their own.
+const GRAIN_BYTES: usize = 64 * 1024;
+
+impl Frame {
+    pub(super) fn copy(&self, copy: &LinkedCopy) -> Result<(), Trouble> {
+        let ends = Shared((self.address(&copy.source), self.address(&copy.target)));
+        let grain = GRAIN_BYTES.div_ceil(copy.row_bytes.max(1)) as u64;
+        let parts = parts_of(copy.rows as u64, grain, self.team.threads());
+        self.team.run(parts, &|part, _| {
+            let (source, target) = ends.get();
+            for row in copy.rows * part / parts..copy.rows * (part + 1) / parts {
+                // SAFETY: validation checked that every row lies in its buffer; the compiler says
+                // that they don't overlap.
+                unsafe {
+                    let from = source.add(row * copy.source_pitch);
+                    from.copy_to_nonoverlapping(target.add(row * copy.target_pitch), copy.row_bytes);
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Fills `bytes` bytes with a pattern of 1, 2 or 4 bytes over and over.
+    pub(super) fn fill(&self, target: *mut u8, bytes: usize, pattern: &[u8]) -> Result<(), Trouble> {
+        let target = Shared(target);
+        let elements = bytes / pattern.len();
+        let parts = parts_of(elements as u64, GRAIN_BYTES as u64, self.team.threads());
+        self.team.run(parts, &|part, _| {
+            let first = elements * part / parts;
+            let count = elements * (part + 1) / parts - first;
+            // SAFETY: validation checked that the buffer holds the elements.
+            let bytes = unsafe {
+                let start = target.get().add(first * pattern.len());
+                std::slice::from_raw_parts_mut(start, count * pattern.len())
+            };
+            fill_slice(bytes, pattern);
+        })?;
+        Ok(())
+    }
+}
+
+fn fill_slice(bytes: &mut [u8], pattern: &[u8]) {
+    match pattern {
+        [first, rest @ ..] if rest.iter().all(|byte| byte == first) => bytes.fill(*first),
+        _ => bytes.chunks_exact_mut(pattern.len()).for_each(|element| element.copy_from_slice(pattern)),
+    }
+}

@@ -1,0 +1,176 @@
+//! The thread of each rank, and how the session's owner makes them run a step.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::collectives::{Refusal, Seat};
+use crate::error::{Result, RuntimeError};
+use crate::executor::{Executor, Interruption, StepNumbers, Trouble};
+use crate::health::Health;
+use crate::program::{LocationId, Program};
+use crate::signal::{SPIN_ROUNDS, Signal};
+use crate::team::Team;
+
+/// How the owner and the ranks talk.
+pub struct Control {
+    program: Arc<Program>,
+    /// What the ranks know of each other's failures.
+    pub health: Arc<Health>,
+    /// Counts steps asked for; ranks wait on it.
+    asked: Signal,
+    /// Counts ranks' finished steps; the owner waits on it.
+    finished: Signal,
+    step: AtomicU64,
+    seed: AtomicU64,
+    closing: AtomicBool,
+}
+
+impl Control {
+    /// For a program on a number of ranks.
+    pub fn new(program: Arc<Program>, ranks: usize) -> Self {
+        Self {
+            program,
+            health: Arc::new(Health::new(ranks)),
+            asked: Signal::default(),
+            finished: Signal::default(),
+            step: AtomicU64::new(0),
+            seed: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes all ranks run a step and waits for them.
+    pub fn step(&self, numbers: StepNumbers, ranks: usize) -> Result<()> {
+        if let Some(failure) = self.health.failure() {
+            return Err(failure);
+        }
+        self.step.store(numbers.step, Ordering::Relaxed);
+        self.seed.store(numbers.seed, Ordering::Relaxed);
+        let before = self.finished.get();
+        self.asked.increment();
+        let all = |count: u32| count.wrapping_sub(before) as usize == ranks;
+        self.finished.wait(0, all, || false);
+        match self.health.has_failed() {
+            true => Err(self.health.failure().unwrap_or_else(|| RuntimeError::Bug("a rank failed".into()))),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends the ranks home.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.asked.increment();
+    }
+}
+
+/// One rank's thread.
+pub struct Rank {
+    number: usize,
+    executor: Executor,
+    team: Arc<Team>,
+    control: Arc<Control>,
+    /// Whether to poison the arena before each step.
+    poison: bool,
+}
+
+impl Rank {
+    /// A rank that has done nothing yet.
+    pub fn new(
+        number: usize,
+        executor: Executor,
+        team: Arc<Team>,
+        control: Arc<Control>,
+        poison: bool,
+    ) -> Self {
+        Self { number, executor, team, control, poison }
+    }
+
+    /// Runs a step whenever one is asked for, until the session closes.
+    pub fn run(mut self) {
+        let mut seen = 0;
+        loop {
+            self.control.asked.wait(SPIN_ROUNDS, |asked| asked != seen, || false);
+            if self.control.closing.load(Ordering::Acquire) {
+                self.team.close();
+                return;
+            }
+            seen = self.control.asked.get();
+            self.step();
+            self.control.finished.increment();
+        }
+    }
+
+    fn step(&mut self) {
+        let numbers = StepNumbers {
+            step: self.control.step.load(Ordering::Relaxed),
+            seed: self.control.seed.load(Ordering::Relaxed),
+        };
+        let poison = self.poison;
+        let step = || {
+            if poison {
+                self.executor.poison_arena();
+            }
+            self.executor.step(numbers)
+        };
+        let failure = match catch_unwind(AssertUnwindSafe(step)) {
+            Ok(Ok(())) => return,
+            Ok(Err(interruption)) => self.describe(interruption),
+            Err(_) => Some(RuntimeError::Bug(format!("{} panicked", self.name(self.number)))),
+        };
+        if let Some(failure) = failure {
+            self.control.health.fail(failure);
+        }
+    }
+
+    /// What an interruption says to the user; nothing if it only follows another rank's.
+    fn describe(&self, interruption: Interruption) -> Option<RuntimeError> {
+        let place = self.place(interruption.location);
+        match interruption.trouble {
+            Trouble::Panicked => {
+                Some(RuntimeError::Bug(format!("{} panicked at {place}", self.name(self.number))))
+            }
+            Trouble::Refused { refusal: Refusal::Abandoned, .. } => None,
+            Trouble::Refused { seat, refusal: Refusal::Missing(member) } => {
+                let missing = self.executor.seats()[seat].rank(member);
+                let whereabouts = match self.control.health.position(missing) {
+                    Some(location) => format!("it is at {}", self.place(location)),
+                    None => "it is in no instruction".to_owned(),
+                };
+                let (missing, own) = (self.name(missing), self.name(self.number));
+                Some(RuntimeError::Fault(format!(
+                    "{missing} did not arrive at {place}, where {own} waits for it; {whereabouts}"
+                )))
+            }
+            Trouble::Refused { seat, refusal: Refusal::Disagrees(member) } => {
+                Some(self.describe_disagreement(&self.executor.seats()[seat], member, &place))
+            }
+        }
+    }
+
+    fn describe_disagreement(&self, seat: &Seat, member: usize, place: &str) -> RuntimeError {
+        let theirs = seat.header(member);
+        let other = self.name(seat.rank(member));
+        let own = self.name(self.number);
+        RuntimeError::Bug(format!(
+            "{own} is at {place} and meets {other}, which came for collective {} of the program",
+            theirs.collective
+        ))
+    }
+
+    fn place(&self, location: LocationId) -> String {
+        let location = self.control.program.locations.get(location.index());
+        location.map_or_else(|| "an unknown place".to_owned(), ToString::to_string)
+    }
+
+    /// A rank's number with its mesh coordinates, such as `rank 3 (dp 1, tp 1)`.
+    fn name(&self, rank: usize) -> String {
+        let mesh = &self.control.program.mesh;
+        if mesh.axes.is_empty() {
+            return format!("rank {rank}");
+        }
+        let coordinates = mesh.coordinates(rank as u64);
+        let each = mesh.axes.iter().zip(coordinates).map(|(axis, at)| format!("{} {at}", axis.name));
+        format!("rank {rank} ({})", each.collect::<Vec<_>>().join(", "))
+    }
+}

@@ -1,0 +1,257 @@
+//! Reading and writing whole tensors between steps: inputs, outputs, state, initial values.
+
+use std::sync::Arc;
+
+use crate::error::{Result, RuntimeError};
+use crate::memory::{RankMemory, Region};
+use crate::program::{DType, Initial, Input, Layout, Mesh, Output, Space, StateId, StateTensor};
+use crate::random::Stream;
+use crate::shards::{for_each_stretch, gather, is_first_replica, scatter};
+use crate::tensor::{FileType, HostTensor, convert, write_float};
+
+use super::Session;
+
+impl Session {
+    /// Sets all state to its initial values.
+    ///
+    /// # Errors
+    /// An initialiser that does not fit its tensor's type, a bug of the compiler.
+    pub fn initialise(&mut self, seed: u64) -> Result<()> {
+        let program = Arc::clone(&self.program);
+        for tensor in &program.state {
+            let (source, initial) = match tensor.initial {
+                Initial::CopyOf(source) => {
+                    let source = &program.state[source.index()];
+                    (source, source.initial)
+                }
+                Initial::Constant(_) | Initial::Normal { .. } | Initial::Uniform { .. } => {
+                    (tensor, tensor.initial)
+                }
+            };
+            if let (DType::I32 | DType::U32 | DType::Bool, false) =
+                (tensor.layout.dtype, matches!(initial, Initial::Constant(_)))
+            {
+                return Err(RuntimeError::Bug(format!("`{}` can't start as random integers", tensor.path)));
+            }
+            let stream = Stream::new(seed, &source.path);
+            self.fill_state(tensor, stream, initial);
+        }
+        Ok(())
+    }
+
+    /// Gives an input its value for the next step. The shape may group dimensions differently, as
+    /// long as the elements are in the same order.
+    ///
+    /// # Errors
+    /// No such input, or a tensor that does not fit it.
+    pub fn set_input(&mut self, name: &str, tensor: &HostTensor) -> Result<()> {
+        let program = Arc::clone(&self.program);
+        let Some(input) = program.inputs.iter().find(|input| input.name == name) else {
+            let names: Vec<&str> = program.inputs.iter().map(|input| input.name.as_str()).collect();
+            return Err(RuntimeError::input(format!(
+                "there is no input `{name}`; there are: {}",
+                names.join(", ")
+            )));
+        };
+        let bytes = fitted(&input.layout, tensor, &format!("input `{name}`"))?;
+        self.set_input_bytes(input, &bytes);
+        Ok(())
+    }
+
+    /// Gives an input its value as bytes of the whole tensor in the input's own type.
+    pub(crate) fn set_input_bytes(&mut self, input: &Input, whole: &[u8]) {
+        self.scatter_to(&input.layout, input.offset, whole, |memory| &mut memory.input);
+    }
+
+    /// A state tensor, whole and without pads.
+    #[must_use]
+    pub fn state(&self, id: StateId) -> HostTensor {
+        let tensor = &self.program.state[id.index()];
+        self.gather_from(&tensor.layout, Space::State, tensor.offset)
+    }
+
+    /// Sets a state tensor.
+    ///
+    /// # Errors
+    /// A tensor that does not fit it.
+    pub fn set_state(&mut self, id: StateId, value: &HostTensor) -> Result<()> {
+        let program = Arc::clone(&self.program);
+        let tensor = &program.state[id.index()];
+        let bytes = fitted(&tensor.layout, value, &format!("`{}`", tensor.path))?;
+        self.set_state_bytes(tensor, &bytes);
+        Ok(())
+    }
+
+    /// Sets a state tensor from bytes of the whole tensor in its own type.
+    pub(crate) fn set_state_bytes(&mut self, tensor: &StateTensor, whole: &[u8]) {
+        self.scatter_to(&tensor.layout, tensor.offset, whole, |memory| &mut memory.state);
+    }
+
+    /// An output of the last step, whole.
+    #[must_use]
+    pub fn output(&self, output: &Output) -> HostTensor {
+        self.gather_from(&output.layout, output.buffer.space, output.buffer.offset)
+    }
+
+    /// The first element of an output of the last step as a number, such as the loss; `None` if
+    /// there is no output of that name.
+    #[must_use]
+    pub fn scalar(&self, name: &str) -> Option<f32> {
+        let output = self.program.outputs.iter().find(|output| output.name.template == name)?;
+        self.output(output).to_f32().first().copied()
+    }
+
+    fn scatter_to(
+        &mut self,
+        layout: &Layout,
+        offset: u64,
+        whole: &[u8],
+        region: impl Fn(&mut RankMemory) -> &mut Region,
+    ) {
+        let mesh = &self.program.mesh;
+        let bytes = layout.local_bytes(mesh) as usize;
+        for (rank, memory) in self.memories.iter_mut().enumerate() {
+            // SAFETY: no step is running, since this borrows the session mutably.
+            let space = unsafe { region(memory).contents_mut() };
+            let shard = &mut space[offset as usize..][..bytes];
+            scatter(layout, mesh, &mesh.coordinates(rank as u64), whole, shard);
+        }
+    }
+
+    fn gather_from(&self, layout: &Layout, space: Space, offset: u64) -> HostTensor {
+        let mesh = &self.program.mesh;
+        let bytes = layout.local_bytes(mesh) as usize;
+        let mut whole = vec![0; (layout.global_elements() * layout.dtype.bytes()) as usize];
+        for (rank, memory) in self.memories.iter().enumerate() {
+            let coordinates = mesh.coordinates(rank as u64);
+            if !is_first_replica(layout, &coordinates) {
+                continue;
+            }
+            let region = match space {
+                Space::State => &memory.state,
+                Space::Arena => &memory.arena,
+                Space::Input => &memory.input,
+            };
+            // SAFETY: a step runs only while the session is borrowed mutably, so nobody writes.
+            let shard = unsafe { &region.contents()[offset as usize..][..bytes] };
+            gather(layout, mesh, &coordinates, shard, &mut whole);
+        }
+        HostTensor { dtype: layout.dtype, shape: layout.global_shape(), bytes: whole }
+    }
+
+    /// Computes each rank's shard of a tensor's initial value, ranks side by side.
+    fn fill_state(&mut self, tensor: &StateTensor, stream: Stream, initial: Initial) {
+        let mesh = &self.program.mesh;
+        let bytes = tensor.layout.local_bytes(mesh) as usize;
+        std::thread::scope(|scope| {
+            for (rank, memory) in self.memories.iter_mut().enumerate() {
+                scope.spawn(move || {
+                    // SAFETY: no step is running, since this borrows the session mutably.
+                    let space = unsafe { memory.state.contents_mut() };
+                    let shard = &mut space[tensor.offset as usize..][..bytes];
+                    fill_shard(&tensor.layout, mesh, &mesh.coordinates(rank as u64), shard, |index| {
+                        stream.value(initial, index).unwrap_or(0.0)
+                    });
+                });
+            }
+        });
+    }
+}
+
+fn fill_shard(
+    layout: &Layout,
+    mesh: &Mesh,
+    coordinates: &[u64],
+    shard: &mut [u8],
+    value: impl Fn(u64) -> f32,
+) {
+    shard.fill(0);
+    let width = layout.dtype.bytes() as usize;
+    for_each_stretch(layout, mesh, coordinates, |stretch| {
+        let elements = shard[stretch.local * width..][..stretch.length * width].chunks_exact_mut(width);
+        for (index, element) in elements.enumerate() {
+            let value = value((stretch.global + index) as u64);
+            write_value(layout.dtype, value, element);
+        }
+    });
+}
+
+/// Writes a number as an element of any type.
+fn write_value(dtype: DType, value: f32, element: &mut [u8]) {
+    match dtype {
+        DType::F32 | DType::Bf16 => {
+            element.iter_mut().zip(write_float(dtype, value.into())).for_each(|(to, byte)| *to = byte);
+        }
+        DType::I32 => element.copy_from_slice(&(value as i32).to_le_bytes()),
+        DType::U32 => element.copy_from_slice(&(value as u32).to_le_bytes()),
+        DType::Bool => element.fill(u8::from(value != 0.0)),
+    }
+}
+
+/// The bytes of a tensor in a layout's type, if it has the layout's elements in their order.
+pub(crate) fn fitted(layout: &Layout, tensor: &HostTensor, what: &str) -> Result<Vec<u8>> {
+    let shape = layout.global_shape();
+    if !same_order(&shape, &tensor.shape) {
+        return Err(RuntimeError::input(format!(
+            "{what} has shape {shape:?} and was given {:?}",
+            tensor.shape
+        )));
+    }
+    if tensor.bytes.len() as u64 != layout.global_elements() * tensor.dtype.bytes() {
+        return Err(RuntimeError::input(format!("{what} was given {} bytes", tensor.bytes.len())));
+    }
+    convert(FileType::Program(tensor.dtype), &tensor.bytes, layout.dtype)
+        .map_err(|error| RuntimeError::input(format!("{what}: {error}")))
+}
+
+/// Whether one shape is the other with neighbouring dimensions merged or split, so that both list
+/// the same elements in the same order: `[d, h, k]` is `[d, h * k]`, but `[4, 6]` is not `[6, 4]`.
+pub(crate) fn same_order(ours: &[u64], given: &[u64]) -> bool {
+    let without_ones = |shape: &[u64]| shape.iter().copied().filter(|&size| size != 1).collect::<Vec<u64>>();
+    let (ours, given) = (without_ones(ours), without_ones(given));
+    let (mut ours, mut given) = (ours.as_slice(), given.as_slice());
+    while let ([our_first, our_rest @ ..], [given_first, given_rest @ ..]) = (ours, given) {
+        (ours, given) = if our_first == given_first {
+            (our_rest, given_rest)
+        } else if our_first < given_first {
+            let Some(rest) = strip_product(ours, *given_first) else { return false };
+            (rest, given_rest)
+        } else {
+            let Some(rest) = strip_product(given, *our_first) else { return false };
+            (our_rest, rest)
+        };
+    }
+    ours.is_empty() && given.is_empty()
+}
+
+/// What follows the leading sizes whose product is `product`.
+fn strip_product(shape: &[u64], product: u64) -> Option<&[u64]> {
+    let mut so_far = 1u64;
+    for (index, &size) in shape.iter().enumerate() {
+        so_far = so_far.checked_mul(size)?;
+        if so_far == product {
+            return Some(&shape[index + 1..]);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same_order;
+
+    #[test]
+    fn shapes_match_if_neighbours_merge_or_split() {
+        assert!(same_order(&[64, 2, 2, 16], &[64, 64]));
+        assert!(same_order(&[64, 64], &[64, 4, 16]));
+        assert!(same_order(&[2, 4, 8], &[8, 8]));
+        assert!(same_order(&[1, 5], &[5]));
+        assert!(same_order(&[], &[1]));
+        assert!(same_order(&[6, 5, 7], &[2, 3, 35]));
+        assert!(!same_order(&[4, 6], &[6, 4]));
+        assert!(!same_order(&[4, 6], &[4, 5]));
+        assert!(!same_order(&[4], &[4, 2]));
+        assert!(!same_order(&[4, 0], &[4]));
+        assert!(!same_order(&[u64::MAX, 4], &[4, u64::MAX]));
+    }
+}
