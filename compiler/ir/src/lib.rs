@@ -7,15 +7,20 @@
 
 mod build;
 mod dim;
+mod fault;
+pub mod interpret;
 mod op;
 mod program;
+mod random;
 pub mod text;
 mod types;
 
 pub use dim::{Axis, AxisInfo, Dim, DimInfo, Mesh};
+pub use fault::Fault;
 pub use op::{Attention, Collective, CollectiveKind, Literal, Op, Reason, ScalarOp, Scan, ScanOutput};
 pub use program::{
     Binding, Builder, Initializer, Input, Inst, Origin, OriginInfo, Output, ParameterKind, Phase, Program,
     Region, Role, Scope, ScopeInfo, State, StateKind, Value, ValueInfo,
 };
+pub use random::{STREAM_STEP, philox, random_bits, uniform};
 pub use types::{DType, Partial, Placement, ReduceOp, Shard, Type};

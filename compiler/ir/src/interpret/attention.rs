@@ -1,0 +1,142 @@
+//! Attention and its gradient, one query at a time.
+
+use super::op::Site;
+use super::tensor::{Tensor, walk};
+use crate::dim::Dim;
+use crate::op::Attention;
+use crate::types::Type;
+
+/// The output and the log-sum-exp.
+pub(super) fn forward(
+    site: &Site<'_>,
+    options: &Attention,
+    args: &[&Tensor],
+    arg_types: &[&Type],
+    results: &[&Type],
+) -> Vec<Tensor> {
+    let [query, key, values] = [0, 1, 2].map(|index| args[index]);
+    let mut output = Tensor::filled(site.shape(results[0]), 0.0);
+    let mut lse = Tensor::filled(site.shape(results[1]), 0.0);
+    let space = lse.shape();
+    let strides = [query, key, values, &output, &lse].map(|operand| operand.strides(&space));
+    let rows = Rows::new(site, options, args, arg_types);
+    walk(&space, &strides, |coordinates, at| {
+        let scores = rows.scores(rows.position(&space, coordinates), at[0], at[1]);
+        let most = scores.iter().fold(f64::NEG_INFINITY, |most, score| most.max(score.value));
+        let total: f64 = scores.iter().map(|score| (score.value - most).exp()).sum();
+        lse.data[at[4]] = if scores.is_empty() { f64::NEG_INFINITY } else { most + total.ln() };
+        for score in &scores {
+            let weight = (score.value - most).exp() / total;
+            for v in 0..values.size(options.value) {
+                let to = output.offset(at[3], &[(options.value, v)]);
+                let from = values.offset(at[2], &[(options.key, score.key), (options.value, v)]);
+                output.data[to] += weight * values.data[from];
+            }
+        }
+    });
+    vec![output, lse]
+}
+
+/// The gradients of queries, keys and values from arguments `q, k, v, o, lse, do`.
+pub(super) fn gradient(
+    site: &Site<'_>,
+    options: &Attention,
+    args: &[&Tensor],
+    arg_types: &[&Type],
+    results: &[&Type],
+) -> Vec<Tensor> {
+    let [query, key, values, output, lse, d_output] = [0, 1, 2, 3, 4, 5].map(|index| args[index]);
+    let [mut d_query, mut d_key, mut d_values] =
+        [0, 1, 2].map(|index| Tensor::filled(site.shape(results[index]), 0.0));
+    let space = lse.shape();
+    let operands = [query, key, values, output, lse, d_output, &d_query, &d_key, &d_values];
+    let strides = operands.map(|operand| operand.strides(&space));
+    let rows = Rows::new(site, options, args, arg_types);
+    let Attention { key: key_dim, head, value, .. } = *options;
+    walk(&space, &strides, |coordinates, at| {
+        let mean = along(value, (output, at[3]), (d_output, at[5]));
+        for score in rows.scores(rows.position(&space, coordinates), at[0], at[1]) {
+            let t = (key_dim, score.key);
+            let weight = (score.value - lse.data[at[4]]).exp();
+            let d_weight = along(value, (values, values.offset(at[2], &[t])), (d_output, at[5]));
+            let d_product = weight * (d_weight - mean) * score.slope * options.scale;
+            for h in 0..query.size(head) {
+                let to = d_query.offset(at[6], &[(head, h)]);
+                d_query.data[to] += d_product * key.data[key.offset(at[1], &[t, (head, h)])];
+                let to = d_key.offset(at[7], &[t, (head, h)]);
+                d_key.data[to] += d_product * query.data[query.offset(at[0], &[(head, h)])];
+            }
+            for v in 0..values.size(value) {
+                let to = d_values.offset(at[8], &[t, (value, v)]);
+                d_values.data[to] += weight * d_output.data[d_output.offset(at[5], &[(value, v)])];
+            }
+        }
+    });
+    vec![d_query, d_key, d_values]
+}
+
+/// The inner product along `dim` of two tensors from given offsets on.
+fn along(dim: Dim, left: (&Tensor, usize), right: (&Tensor, usize)) -> f64 {
+    let element = |(tensor, at): (&Tensor, usize), index| tensor.data[tensor.offset(at, &[(dim, index)])];
+    (0..left.0.size(dim)).map(|index| element(left, index) * element(right, index)).sum()
+}
+
+/// The score of one query with one visible key.
+struct Score {
+    /// The key's position on this rank.
+    key: usize,
+    /// After scale and softcap.
+    value: f64,
+    /// The derivative of `value` by the scaled product.
+    slope: f64,
+}
+
+/// Computes scores one row at a time.
+struct Rows<'a> {
+    options: &'a Attention,
+    query: &'a Tensor,
+    key: &'a Tensor,
+    first_query: u64,
+    first_key: u64,
+    keys: u64,
+}
+
+impl<'a> Rows<'a> {
+    fn new(site: &Site<'_>, options: &'a Attention, args: &[&'a Tensor], arg_types: &[&Type]) -> Rows<'a> {
+        Rows {
+            options,
+            query: args[0],
+            key: args[1],
+            first_query: site.start(arg_types[0], options.query),
+            first_key: site.start(arg_types[1], options.key),
+            keys: site.program.dims[options.key].size,
+        }
+    }
+
+    /// The global position of the query at a place in `space`.
+    fn position(&self, space: &[(Dim, usize)], coordinates: &[usize]) -> u64 {
+        let at = space.iter().position(|&(dim, _)| dim == self.options.query);
+        self.first_query + at.map_or(0, |at| coordinates[at]) as u64
+    }
+
+    /// The scores of the query at global position `s` with every key that it sees.
+    fn scores(&self, s: u64, query_at: usize, key_at: usize) -> Vec<Score> {
+        let options = self.options;
+        let mut scores = Vec::new();
+        for index in 0..self.key.size(options.key) {
+            let t = self.first_key + index as u64;
+            let hidden = options.causal && t > s || options.window.is_some_and(|window| s >= t + window);
+            if hidden || t >= self.keys {
+                continue;
+            }
+            let key = (self.key, self.key.offset(key_at, &[(options.key, index)]));
+            let scaled = options.scale * along(options.head, (self.query, query_at), key);
+            let (value, slope) = match options.softcap {
+                Some(cap) => (cap * (scaled / cap).tanh(), 1.0 - (scaled / cap).tanh().powi(2)),
+                None => (scaled, 1.0),
+            };
+            scores.push(Score { key: index, value, slope });
+        }
+        scores
+    }
+}

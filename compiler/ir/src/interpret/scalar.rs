@@ -1,0 +1,190 @@
+//! Scalar functions in f64, and rounding to storage types.
+
+use crate::op::{Literal, ScalarOp};
+use crate::types::{DType, ReduceOp};
+
+/// `op` on arguments of type `from` (the first's), with a result of type `to`.
+pub(super) fn apply(op: ScalarOp, from: DType, to: DType, args: [f64; 3]) -> f64 {
+    let [a, b, c] = args;
+    if let (DType::I32 | DType::U32, Some(result)) = (to, integer(op, a, b)) {
+        return wrap(result, to);
+    }
+    match op {
+        ScalarOp::Neg => -a,
+        ScalarOp::Abs => a.abs(),
+        ScalarOp::Exp => a.exp(),
+        ScalarOp::Log => a.ln(),
+        ScalarOp::Sqrt => a.sqrt(),
+        ScalarOp::Rsqrt => 1.0 / a.sqrt(),
+        ScalarOp::Tanh => a.tanh(),
+        ScalarOp::Sigmoid => 1.0 / (1.0 + (-a).exp()),
+        ScalarOp::Erf => erf(a),
+        ScalarOp::Sin => a.sin(),
+        ScalarOp::Cos => a.cos(),
+        ScalarOp::Floor => a.floor(),
+        ScalarOp::Not => truth(a == 0.0),
+        ScalarOp::Cast => cast(a, from, to),
+        ScalarOp::Add => a + b,
+        ScalarOp::Sub => a - b,
+        ScalarOp::Mul => a * b,
+        ScalarOp::Div => a / b,
+        ScalarOp::Rem => a - b * (a / b).floor(),
+        ScalarOp::Pow => a.powf(b),
+        ScalarOp::Min => -maximum(-a, -b),
+        ScalarOp::Max => maximum(a, b),
+        ScalarOp::Equal => truth(a == b),
+        ScalarOp::NotEqual => truth(a != b),
+        ScalarOp::Less => truth(a < b),
+        ScalarOp::LessEqual => truth(a <= b),
+        ScalarOp::Greater => truth(a > b),
+        ScalarOp::GreaterEqual => truth(a >= b),
+        ScalarOp::And => truth(a != 0.0 && b != 0.0),
+        ScalarOp::Or => truth(a != 0.0 || b != 0.0),
+        ScalarOp::Select if a != 0.0 => b,
+        ScalarOp::Select => c,
+    }
+}
+
+/// A constant of element type `dtype`.
+pub(super) fn literal(literal: Literal) -> f64 {
+    match literal {
+        Literal::Float(value) => value,
+        Literal::Int(value) => value as f64,
+        Literal::Bool(value) => truth(value),
+    }
+}
+
+/// Combines two elements.
+pub(super) fn combine(op: ReduceOp, a: f64, b: f64) -> f64 {
+    match op {
+        ReduceOp::Sum => a + b,
+        ReduceOp::Max => maximum(a, b),
+    }
+}
+
+/// What changes nothing it is combined with.
+pub(super) fn identity(op: ReduceOp) -> f64 {
+    match op {
+        ReduceOp::Sum => 0.0,
+        ReduceOp::Max => f64::NEG_INFINITY,
+    }
+}
+
+/// `value` as an element of type `dtype` stores it.
+pub(super) fn stored(value: f64, dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => f64::from(value as f32),
+        DType::Bf16 => f64::from(to_bf16(value as f32)),
+        DType::I32 | DType::U32 | DType::Bool => value,
+    }
+}
+
+/// The nearest bf16, ties to even, through f32 as kernels do it.
+fn to_bf16(value: f32) -> f32 {
+    if value.is_nan() {
+        return value;
+    }
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    f32::from_bits(rounded & 0xffff_0000)
+}
+
+/// Integer arithmetic, before it wraps; none if `op` needs none of its own.
+fn integer(op: ScalarOp, a: f64, b: f64) -> Option<i128> {
+    let (a, b) = (a as i128, b as i128);
+    match op {
+        ScalarOp::Neg => Some(-a),
+        ScalarOp::Abs => Some(a.abs()),
+        ScalarOp::Add => Some(a + b),
+        ScalarOp::Sub => Some(a - b),
+        ScalarOp::Mul => Some(a * b),
+        // As in C, and 0 where that is undefined.
+        ScalarOp::Div => Some(a.checked_div(b).unwrap_or(0)),
+        ScalarOp::Rem => Some(a.checked_rem(b).unwrap_or(0)),
+        ScalarOp::Exp | ScalarOp::Log | ScalarOp::Sqrt | ScalarOp::Rsqrt | ScalarOp::Tanh => None,
+        ScalarOp::Sigmoid | ScalarOp::Erf | ScalarOp::Sin | ScalarOp::Cos | ScalarOp::Floor => None,
+        ScalarOp::Not | ScalarOp::Cast | ScalarOp::Pow | ScalarOp::Min | ScalarOp::Max => None,
+        ScalarOp::Equal | ScalarOp::NotEqual | ScalarOp::Less | ScalarOp::LessEqual => None,
+        ScalarOp::Greater | ScalarOp::GreaterEqual | ScalarOp::And | ScalarOp::Or => None,
+        ScalarOp::Select => None,
+    }
+}
+
+/// An integer modulo 2^32, in the range of `dtype`.
+fn wrap(value: i128, dtype: DType) -> f64 {
+    let bits = value as u32;
+    if dtype == DType::I32 { f64::from(bits as i32) } else { f64::from(bits) }
+}
+
+fn cast(value: f64, from: DType, to: DType) -> f64 {
+    match (from.is_float(), to) {
+        (_, DType::Bool) => truth(value != 0.0),
+        (_, DType::F32 | DType::Bf16) => value,
+        (true, DType::I32) => f64::from(value as i32),
+        (true, DType::U32) => f64::from(value as u32),
+        (false, DType::I32 | DType::U32) => wrap(value as i128, to),
+    }
+}
+
+fn truth(value: bool) -> f64 {
+    f64::from(u8::from(value))
+}
+
+fn maximum(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a > b { a } else { b }
+}
+
+/// The error function: the series of all-positive terms
+/// `2/√π · exp(-x²) · Σ 2^n x^(2n+1) / (2n+1)!!`, which loses nothing to cancellation.
+fn erf(x: f64) -> f64 {
+    if x.is_nan() || x.abs() > 6.0 {
+        return if x.is_nan() { x } else { x.signum() };
+    }
+    let (mut term, mut sum, mut n) = (x, x, 0.0);
+    while term.abs() > sum.abs() * 1e-17 {
+        n += 1.0;
+        term *= 2.0 * x * x / (2.0 * n + 1.0);
+        sum += term;
+    }
+    sum * (-x * x).exp() * std::f64::consts::FRAC_2_SQRT_PI
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn erf_matches_tables() {
+        for (x, y) in [
+            (0.0, 0.0),
+            (0.5, 0.520_499_877_813_046_5),
+            (-1.0, -0.842_700_792_949_714_9),
+            (3.0, 0.999_977_909_503_001_4),
+            (7.0, 1.0),
+        ] {
+            assert!((erf(x) - y).abs() < 1e-15, "erf({x}) = {}", erf(x));
+        }
+    }
+
+    #[test]
+    fn integers_wrap_and_floats_truncate() {
+        let apply2 = |op, dtype, a, b| apply(op, dtype, dtype, [a, b, 0.0]);
+        assert_eq!(apply2(ScalarOp::Add, DType::U32, 4_294_967_295.0, 2.0), 1.0);
+        assert_eq!(apply2(ScalarOp::Sub, DType::U32, 0.0, 1.0), 4_294_967_295.0);
+        assert_eq!(apply2(ScalarOp::Mul, DType::I32, 65_536.0, 32_768.0), -2_147_483_648.0);
+        assert_eq!(apply2(ScalarOp::Div, DType::I32, -7.0, 2.0), -3.0);
+        assert_eq!(apply2(ScalarOp::Rem, DType::F32, -1.0, 3.0), 2.0);
+        assert_eq!(apply(ScalarOp::Cast, DType::F32, DType::I32, [-1.9, 0.0, 0.0]), -1.0);
+        assert_eq!(apply(ScalarOp::Cast, DType::I32, DType::U32, [-1.0, 0.0, 0.0]), 4_294_967_295.0);
+        assert_eq!(apply(ScalarOp::Cast, DType::F32, DType::Bool, [0.5, 0.0, 0.0]), 1.0);
+        assert!(apply2(ScalarOp::Max, DType::F32, f64::NAN, 1.0).is_nan());
+        assert!(apply2(ScalarOp::Max, DType::F32, 1.0, f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn storage_rounds_to_nearest_even() {
+        assert_eq!(stored(1.0 + 1.0 / 256.0, DType::Bf16), 1.0);
+        assert_eq!(stored(1.0 + 3.0 / 256.0, DType::Bf16), 1.0 + 4.0 / 256.0);
+        assert_eq!(stored(0.1, DType::F32), f64::from(0.1_f32));
+    }
+}
