@@ -1,7 +1,12 @@
 //! The passes that take a typed model to a scheduled program.
 
+mod error;
 mod fuse;
+mod interface;
+mod lower;
 pub mod memory;
 mod uses;
 
+pub use error::{PassError, PassErrorKind, Place};
 pub use fuse::fuse;
+pub use lower::{Atoms, Lowered, Pin, Position, lower};
