@@ -53,7 +53,12 @@ impl PassError {
     }
 
     /// An error at the origin of a value.
-    pub fn at_value(kind: PassErrorKind, program: &Program, value: Value, text: impl Into<String>) -> PassError {
+    pub fn at_value(
+        kind: PassErrorKind,
+        program: &Program,
+        value: Value,
+        text: impl Into<String>,
+    ) -> PassError {
         let origin = program.origins[program.values[value].origin].clone();
         PassError { kind, place: Place::Origin(origin), text: text.into(), help: None }
     }

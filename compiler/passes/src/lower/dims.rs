@@ -97,7 +97,10 @@ pub fn reshape(builder: &mut Builder, value: Value, from: &[Dim], to: &[Dim]) ->
     }
     let size = |builder: &Builder, dim: Dim| builder.program.dims[dim].size;
     let same_sizes = from.len() == to.len()
-        && from.iter().zip(to).all(|(&from, &to)| size(builder, from) == size(builder, to) && !has(builder, value, to));
+        && from
+            .iter()
+            .zip(to)
+            .all(|(&from, &to)| size(builder, from) == size(builder, to) && !has(builder, value, to));
     if same_sizes {
         return from.iter().zip(to).fold(value, |value, (&from, &to)| builder.rename(value, from, to));
     }
@@ -119,7 +122,8 @@ pub fn merged(builder: &mut Builder, atoms: &[Dim]) -> Dim {
         [dim] => *dim,
         atoms => {
             let names: Vec<&str> = atoms.iter().map(|&dim| builder.program.dims[dim].name.as_str()).collect();
-            let (name, size) = (names.join("_"), atoms.iter().map(|&dim| builder.program.dims[dim].size).product());
+            let (name, size) =
+                (names.join("_"), atoms.iter().map(|&dim| builder.program.dims[dim].size).product());
             builder.program.fresh_dim(&name, size)
         }
     }

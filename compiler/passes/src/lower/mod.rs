@@ -14,8 +14,8 @@ use crate::interface::seal;
 use cranelift_entity::{EntityRef, SecondaryMap};
 use dims::DimMap;
 use dtlc_ir::{
-    Binding, Builder, DType, Dim, Initializer, Input, Origin, OriginInfo, Output, ParameterKind, Phase, Program, Role,
-    Scope, ScopeInfo, State, StateKind, Type, Value,
+    Binding, Builder, DType, Dim, Initializer, Input, Origin, OriginInfo, Output, ParameterKind, Phase,
+    Program, Role, Scope, ScopeInfo, State, StateKind, Type, Value,
 };
 use dtlc_lang::model::{self, DimId, Element, Model, NodeId, ParamId, ScopeId, Target};
 use dtlc_lang::plan::{Plan, Precision};
@@ -78,13 +78,21 @@ pub fn dtype(element: Element, float: DType) -> DType {
 ///
 /// # Errors
 /// The plan's batch does not divide into its micro-batches, or a dimension cannot be used as it is.
-pub fn lower(model: &Model, plan: Option<&Plan>, locate: &dyn Fn(Span) -> Position) -> Result<Lowered, PassError> {
+pub fn lower(
+    model: &Model,
+    plan: Option<&Plan>,
+    locate: &dyn Fn(Span) -> Position,
+) -> Result<Lowered, PassError> {
     let name = plan.map_or_else(|| model.name.clone(), |plan| format!("{}.{}", model.name, plan.name));
     let mut program = Program::new(name);
     program.scopes.clear();
     for scope in model.scopes.values() {
         let parent = scope.parent.map(|parent| Scope::new(parent.index()));
-        program.scopes.push(ScopeInfo { parent, instance: scope.instance.clone(), layer: scope.layer.clone() });
+        program.scopes.push(ScopeInfo {
+            parent,
+            instance: scope.instance.clone(),
+            layer: scope.layer.clone(),
+        });
     }
     let dims = DimMap::new(&mut program, model, plan)?;
     let precision = plan.map_or_else(Precision::default, |plan| plan.precision);
@@ -191,7 +199,9 @@ impl Lowerer<'_> {
     fn value(&self, node: NodeId) -> Result<Value, PassError> {
         match self.nodes[node].as_slice() {
             [value] => Ok(*value),
-            values => Err(PassError::bug(format_args!("node {node} has {} values where one is used", values.len()))),
+            values => {
+                Err(PassError::bug(format_args!("node {node} has {} values where one is used", values.len())))
+            }
         }
     }
 
@@ -202,7 +212,8 @@ impl Lowerer<'_> {
             let [value] = *self.nodes[node].as_slice() else { continue };
             let scope = Scope::new(binding.scope.index());
             let path = program.scope_path(scope);
-            let name = if path.is_empty() { binding.name.clone() } else { format!("{path}.{}", binding.name) };
+            let name =
+                if path.is_empty() { binding.name.clone() } else { format!("{path}.{}", binding.name) };
             program.values[value].name.get_or_insert(name);
             program.bindings.push(Binding { scope, name: binding.name.clone(), value });
         }

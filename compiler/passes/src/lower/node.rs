@@ -3,11 +3,11 @@
 use super::dims::{merged, reshape};
 use super::{Lowerer, dtype};
 use crate::error::{PassError, PassErrorKind};
+use cranelift_entity::EntityRef;
 use dtlc_ir::{
     Attention, Binding, Builder, DType, Dim, Literal, Op, ReduceOp, Role, ScalarOp, Scan, Scope, Type, Value,
 };
 use dtlc_lang::model::{self, Block, DimId, Elementwise, Node, NodeId, Operation, ParamId, Reduction};
-use cranelift_entity::EntityRef;
 use smallvec::{SmallVec, smallvec};
 
 type Results = SmallVec<[Value; 2]>;
@@ -66,7 +66,9 @@ impl Lowerer<'_> {
             Operation::Repeat { dim, body } => return self.repeat(builder, *dim, body, &args),
             Operation::Project(index) => {
                 let source = *node.args.first().ok_or_else(|| PassError::bug("a projection of nothing"))?;
-                *self.nodes[source].get(*index).ok_or_else(|| PassError::bug("a projection beyond the results"))?
+                *self.nodes[source]
+                    .get(*index)
+                    .ok_or_else(|| PassError::bug("a projection beyond the results"))?
             }
             Operation::Carry(_) => return Err(PassError::bug("a carry outside of a repeat")),
         };
@@ -74,7 +76,8 @@ impl Lowerer<'_> {
     }
 
     fn param(&self, builder: &mut Builder, param: ParamId, dtype: DType) -> Result<Value, PassError> {
-        let value = self.params[param].ok_or_else(|| PassError::bug("a parameter that was never declared"))?;
+        let value =
+            self.params[param].ok_or_else(|| PassError::bug("a parameter that was never declared"))?;
         builder.role = Role::Parameter;
         let used = builder.cast(value, dtype);
         builder.role = Role::Activation;
@@ -115,7 +118,14 @@ impl Lowerer<'_> {
         product
     }
 
-    fn reduce(&self, builder: &mut Builder, with: Reduction, arg: Value, over: &[DimId], dtype: DType) -> Value {
+    fn reduce(
+        &self,
+        builder: &mut Builder,
+        with: Reduction,
+        arg: Value,
+        over: &[DimId],
+        dtype: DType,
+    ) -> Value {
         let arg = if builder.ty(arg).dtype.is_float() { arg } else { builder.cast(arg, dtype) };
         let op = match with {
             Reduction::Sum => ReduceOp::Sum,
@@ -347,7 +357,12 @@ fn used_params(model: &model::Model, body: &Block, used: &mut Vec<ParamId>) {
 }
 
 /// Applies a scalar function, with arguments converted to the element type that they share.
-pub(crate) fn elementwise(builder: &mut Builder, function: Elementwise, args: &[Value], dtype: DType) -> Value {
+pub(crate) fn elementwise(
+    builder: &mut Builder,
+    function: Elementwise,
+    args: &[Value],
+    dtype: DType,
+) -> Value {
     let op = scalar_op(function);
     let operands = if dtype == DType::Bool { joined(builder, args) } else { dtype };
     let args: SmallVec<[Value; 4]> = args

@@ -1,0 +1,227 @@
+//! Gradient of a scan: a scan over the same dimension the other way round.
+//!
+//! ```text
+//! forward   carries, slices            → carries, outputs (+ one stack per value that the backward reads)
+//! backward  cotangents of the carries,   slices of the outputs' cotangents,     → cotangents of the initial
+//!           running cotangents of what   of the forward's stacks and of what      carries, of what the body
+//!           the body captures            it saved                                 captures, and of its stacks
+//! ```
+
+use super::Tape;
+use crate::error::PassError;
+use crate::regions::{captured, for_each_use, substitute};
+use dtlc_ir::{Builder, Inst, Op, Phase, Region, Scan, ScanOutput, Type, Value};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// Appends the backward scan of `inst` and lets the forward one save what that reads.
+pub fn scan(tape: &mut Tape, builder: &mut Builder, inst: &mut Inst) -> Result<(), PassError> {
+    let (args, results) = (inst.args.clone(), inst.results.clone());
+    let Op::Scan(forward) = &mut inst.op else { return Err(PassError::bug("not a scan")) };
+    let mut reversal = Reversal::open(tape, builder, forward, &results);
+    let outputs = reversal.body(tape, builder, forward)?;
+    let slices = reversal.save(builder, forward, &args, &mut inst.results);
+    reversal.close(tape, builder, forward, &args, &results, outputs, slices);
+    Ok(())
+}
+
+/// A backward scan under construction.
+struct Reversal {
+    /// Positions of the forward carries that have a cotangent.
+    carries: Vec<usize>,
+    /// Outer values that have a cotangent, with what it was before.
+    captured: Vec<(Value, Option<Value>)>,
+    /// Outputs that have a cotangent: position among the yields, cotangent of the whole stack.
+    outputs: Vec<(usize, Value)>,
+    /// Initial carries, then stacks.
+    args: Vec<Value>,
+    /// The body.
+    region: Region,
+}
+
+impl Reversal {
+    /// Makes the parameters of the body.
+    fn open(tape: &mut Tape, builder: &mut Builder, forward: &Scan, results: &[Value]) -> Reversal {
+        let params = &forward.body.params;
+        let carries: Vec<usize> =
+            (0..forward.carries).filter(|&index| tape.is_active(params[index])).collect();
+        let mut captured = captured(&forward.body);
+        captured.retain(|&value| tape.is_active(value));
+        let captured: Vec<_> =
+            captured.into_iter().map(|value| (value, tape.cotangents[value].take())).collect();
+        let outputs = forward.carries..forward.body.yields.len();
+        let outputs =
+            outputs.filter_map(|index| tape.cotangents[results[index]].map(|cotangent| (index, cotangent)));
+        let outputs: Vec<(usize, Value)> = outputs.collect();
+
+        let mut args = Vec::new();
+        let mut region = Region::default();
+        for &index in &carries {
+            args.push(tape.finish(builder, results[index]));
+            region.params.push(cotangent_param(tape, builder, params[index]));
+        }
+        for &(value, _) in &captured {
+            args.push(builder.fill(0.0, &tape.cotangent_type(builder.program, value)));
+            region.params.push(cotangent_param(tape, builder, value));
+        }
+        for &(index, cotangent) in &outputs {
+            args.push(cotangent);
+            region.params.push(cotangent_param(tape, builder, forward.body.yields[index]));
+        }
+        Reversal { carries, captured, outputs, args, region }
+    }
+
+    /// Fills the body. Returns the positions of the forward's stacks that have a cotangent.
+    fn body(
+        &mut self,
+        tape: &mut Tape,
+        builder: &mut Builder,
+        forward: &mut Scan,
+    ) -> Result<Vec<usize>, PassError> {
+        let mut inner = Builder::new(&mut *builder.program, Phase::Backward);
+        inner.origin = builder.origin;
+        inner.region = std::mem::take(&mut self.region);
+        let mut params = inner.region.params.clone().into_iter();
+        let seeds: Vec<Value> = params.by_ref().take(self.carries.len()).collect();
+        for (&(value, _), param) in self.captured.iter().zip(params.by_ref()) {
+            tape.cotangents[value] = Some(param);
+        }
+        let yielded = self.carries.iter().copied().chain(self.outputs.iter().map(|&(index, _)| index));
+        for (index, seed) in yielded.zip(seeds.into_iter().chain(params)) {
+            tape.add(&mut inner, forward.body.yields[index], seed);
+        }
+        tape.reverse(&mut inner, &mut forward.body.insts)?;
+        for &index in &self.carries {
+            let next = tape.finish(&mut inner, forward.body.params[index]);
+            inner.region.yields.push(next);
+        }
+        for &(value, _) in &self.captured {
+            let next = tape.finish(&mut inner, value);
+            inner.region.yields.push(next);
+        }
+        let stacks = forward.carries..forward.carries + forward.stacks;
+        let stacks = stacks.filter(|&index| tape.cotangents[forward.body.params[index]].is_some());
+        let stacks: Vec<usize> = stacks.collect();
+        inner
+            .region
+            .yields
+            .extend(stacks.iter().filter_map(|&index| tape.cotangents[forward.body.params[index]]));
+        self.region = inner.region;
+        Ok(stacks)
+    }
+
+    /// Gives the body what it reads of the forward body: constants again, slices of the same stacks, and the
+    /// rest through new stacked outputs of the forward scan. Returns the number of stacks.
+    fn save(
+        &mut self,
+        builder: &mut Builder,
+        forward: &mut Scan,
+        args: &[Value],
+        results: &mut SmallVec<[Value; 2]>,
+    ) -> usize {
+        let defined: FxHashMap<Value, Option<usize>> = definitions(&forward.body);
+        let mut replaced: FxHashMap<Value, Value> = FxHashMap::default();
+        let mut cheap = Vec::new();
+        let mut read = Vec::new();
+        for_each_use(&self.region, &mut |value| read.push(value));
+        for value in read {
+            let Some(&definition) = defined.get(&value) else { continue };
+            if replaced.contains_key(&value) {
+                continue;
+            }
+            let info = builder.program.values[value].clone();
+            let copy = builder.program.values.push(info.clone());
+            replaced.insert(value, copy);
+            if let Some(inst) = definition.map(|index| &forward.body.insts[index])
+                && let Op::Constant(_) | Op::Iota { .. } = inst.op
+            {
+                cheap.push(Inst {
+                    results: SmallVec::from_slice(&[copy]),
+                    phase: Phase::Backward,
+                    ..inst.clone()
+                });
+                continue;
+            }
+            self.region.params.push(copy);
+            let position = forward.body.params.iter().position(|&param| param == value);
+            if let Some(index) = position.filter(|&index| index >= forward.carries) {
+                self.args.push(args[index]);
+                continue;
+            }
+            let stacked =
+                Type::new(info.ty.dtype, std::iter::once(forward.dim).chain(info.ty.dims.iter().copied()));
+            let stack = builder.program.values.push(dtlc_ir::ValueInfo { ty: stacked, ..info });
+            forward.body.yields.push(value);
+            forward.outputs.push(ScanOutput::Stack);
+            results.push(stack);
+            self.args.push(stack);
+        }
+        substitute(&mut self.region, &replaced);
+        self.region.insts.splice(0..0, cheap);
+        self.args.len() - self.carries.len() - self.captured.len()
+    }
+
+    /// Appends the scan and hands out its results.
+    #[expect(clippy::too_many_arguments, reason = "the two scans' interfaces side by side")]
+    fn close(
+        self,
+        tape: &mut Tape,
+        builder: &mut Builder,
+        forward: &Scan,
+        args: &[Value],
+        results: &[Value],
+        outputs: Vec<usize>,
+        stacks: usize,
+    ) {
+        let carries = self.carries.len() + self.captured.len();
+        let mut types: Vec<Type> =
+            self.region.params[..carries].iter().map(|&p| builder.ty(p).clone()).collect();
+        types.extend(outputs.iter().map(|&index| tape.cotangent_type(builder.program, args[index])));
+        let backward = Scan {
+            dim: forward.dim,
+            reverse: !forward.reverse,
+            body: self.region,
+            carries,
+            stacks,
+            outputs: vec![ScanOutput::Stack; outputs.len()],
+        };
+        let made = builder.push_scan(backward, &self.args, types);
+        let mut made = made.into_iter();
+        for (&(value, before), sum) in self.captured.iter().zip(made.clone().skip(self.carries.len())) {
+            tape.cotangents[value] = before;
+            tape.add(builder, value, sum);
+        }
+        for (&index, initial) in self.carries.iter().zip(made.by_ref()) {
+            tape.add(builder, args[index], initial);
+        }
+        for (&index, stack) in outputs.iter().zip(made.skip(self.captured.len())) {
+            tape.add(builder, args[index], stack);
+        }
+        let mut init = forward.carries + forward.stacks;
+        for index in forward.carries..results.len() {
+            if let ScanOutput::Accumulate = forward.outputs[index - forward.carries] {
+                if let Some(cotangent) = tape.cotangents[results[index]] {
+                    tape.add(builder, args[init], cotangent);
+                }
+                init += 1;
+            }
+        }
+    }
+}
+
+/// A parameter of a backward body that holds the cotangent of `value`.
+fn cotangent_param(tape: &Tape, builder: &mut Builder, value: Value) -> Value {
+    let ty = tape.cotangent_type(builder.program, value);
+    let param = builder.program.add_value(ty, builder.origin);
+    tape.mark(builder.program, param, value);
+    param
+}
+
+/// What a region defines: the instruction's position, none for a parameter.
+fn definitions(region: &Region) -> FxHashMap<Value, Option<usize>> {
+    let params = region.params.iter().map(|&param| (param, None));
+    let insts = region.insts.iter().enumerate();
+    let results =
+        insts.flat_map(|(index, inst)| inst.results.iter().map(move |&result| (result, Some(index))));
+    params.chain(results).collect()
+}
