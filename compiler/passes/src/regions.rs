@@ -1,18 +1,7 @@
-//! Walks over regions that several passes share.
+//! Changes to regions that several passes share.
 
-use dtlc_ir::{Op, Region, Value};
-use rustc_hash::{FxHashMap, FxHashSet};
-
-/// Calls `visit` for each value that a region reads, those of regions inside it too, in order.
-pub fn for_each_use(region: &Region, visit: &mut impl FnMut(Value)) {
-    for inst in &region.insts {
-        inst.args.iter().for_each(|&arg| visit(arg));
-        if let Some(inside) = inst.op.region() {
-            for_each_use(inside, visit);
-        }
-    }
-    region.yields.iter().for_each(|&value| visit(value));
-}
+use dtlc_ir::{Region, Value};
+use rustc_hash::FxHashMap;
 
 /// Replaces what a region reads, regions inside it included.
 pub fn substitute(region: &mut Region, replacements: &FxHashMap<Value, Value>) {
@@ -24,30 +13,4 @@ pub fn substitute(region: &mut Region, replacements: &FxHashMap<Value, Value>) {
         }
     }
     region.yields.iter_mut().for_each(replace);
-}
-
-/// The values of enclosing regions that a region reads, once each, in order of first use.
-pub fn captured(region: &Region) -> Vec<Value> {
-    let mut seen = FxHashSet::default();
-    defined(region, &mut seen);
-    let mut found = Vec::new();
-    for_each_use(region, &mut |value| {
-        if seen.insert(value) {
-            found.push(value);
-        }
-    });
-    found
-}
-
-/// Every value that a region or one inside it defines.
-pub fn defined(region: &Region, values: &mut FxHashSet<Value>) {
-    values.extend(&region.params);
-    for inst in &region.insts {
-        values.extend(&inst.results);
-        if let Op::Scan(scan) = &inst.op {
-            defined(&scan.body, values);
-        } else if let Some(inside) = inst.op.region() {
-            defined(inside, values);
-        }
-    }
 }

@@ -43,7 +43,8 @@ fn collect_defined(region: &Region, defined: &mut FxHashSet<Value>) {
     }
 }
 
-fn visit_region(region: &Region, visit: &mut dyn FnMut(Value)) {
+/// Calls `visit` for each value that a region or one inside it reads, in order.
+pub fn visit_region(region: &Region, visit: &mut dyn FnMut(Value)) {
     for inst in &region.insts {
         for &arg in &inst.args {
             visit(arg);

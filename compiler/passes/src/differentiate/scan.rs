@@ -9,7 +9,8 @@
 
 use super::Tape;
 use crate::error::PassError;
-use crate::regions::{captured, for_each_use, substitute};
+use crate::regions::substitute;
+use crate::uses::{captures, visit_region};
 use dtlc_ir::{Builder, Inst, Op, Phase, Region, Scan, ScanOutput, Type, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -45,7 +46,7 @@ impl Reversal {
         let params = &forward.body.params;
         let carries: Vec<usize> =
             (0..forward.carries).filter(|&index| tape.is_active(params[index])).collect();
-        let mut captured = captured(&forward.body);
+        let mut captured = captures(&forward.body);
         captured.retain(|&value| tape.is_active(value));
         let captured: Vec<_> =
             captured.into_iter().map(|value| (value, tape.cotangents[value].take())).collect();
@@ -123,7 +124,7 @@ impl Reversal {
         let mut replaced: FxHashMap<Value, Value> = FxHashMap::default();
         let mut cheap = Vec::new();
         let mut read = Vec::new();
-        for_each_use(&self.region, &mut |value| read.push(value));
+        visit_region(&self.region, &mut |value| read.push(value));
         for value in read {
             let Some(&definition) = defined.get(&value) else { continue };
             if replaced.contains_key(&value) {
@@ -198,9 +199,9 @@ impl Reversal {
             tape.add(builder, args[index], stack);
         }
         let mut init = forward.carries + forward.stacks;
-        for index in forward.carries..results.len() {
-            if let ScanOutput::Accumulate = forward.outputs[index - forward.carries] {
-                if let Some(cotangent) = tape.cotangents[results[index]] {
+        for (output, &result) in forward.outputs.iter().zip(&results[forward.carries..]) {
+            if let ScanOutput::Accumulate = output {
+                if let Some(cotangent) = tape.cotangents[result] {
                     tape.add(builder, args[init], cotangent);
                 }
                 init += 1;
