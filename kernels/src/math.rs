@@ -21,7 +21,7 @@ pub fn exp(x: f32) -> f32 {
     let mantissa = reduced.mul_add(exp_minus_1_over_x(reduced), 1.0);
     // In two factors, so that results down to the smallest subnormal come out.
     let half = exponent >> 1;
-    mantissa * power_of_2(half) * power_of_2(exponent - half)
+    mantissa * power_of_2(half) * power_of_2(exponent.wrapping_sub(half))
 }
 
 /// tanh x with a relative error below 4e-7 for every finite x; ±1 at ±∞; NaN for NaN.

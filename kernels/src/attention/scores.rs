@@ -141,37 +141,58 @@ for_each_isa! {
 /// The tile and the state must be valid.
 #[inline(always)]
 unsafe fn online_softmax_body(tile: &Tile, running: &Running) {
-    // SAFETY: the caller's promise; the three are distinct.
-    let (maximum, sum, decay) = unsafe { (&mut *running.maximum, &mut *running.sum, &mut *running.decay) };
-    for first in (0..tile.queries).step_by(LANES) {
-        let mut greatest = [0.0f32; LANES];
-        greatest.copy_from_slice(&maximum[first..first + LANES]);
-        for key in 0..tile.keys {
-            // SAFETY: the row is in use.
-            let scores = unsafe { &tile.row(key)[first..first + LANES] };
-            for lane in 0..LANES {
-                greatest[lane] = if scores[lane] > greatest[lane] { scores[lane] } else { greatest[lane] };
-            }
+    for vector in 0..tile.queries.div_ceil(LANES) {
+        // SAFETY: the caller's promise; the three are distinct, and so are they from the tile.
+        unsafe {
+            let maximum = &mut (*running.maximum).as_chunks_mut::<LANES>().0[vector];
+            let sum = &mut (*running.sum).as_chunks_mut::<LANES>().0[vector];
+            let decay = &mut (*running.decay).as_chunks_mut::<LANES>().0[vector];
+            softmax_lanes(tile, vector, maximum, sum, decay);
         }
-        // A query that has seen no key yet: any finite number makes its exponentials 0 rather than NaN.
-        let reference = greatest.map(|score| if score == f32::NEG_INFINITY { 0.0 } else { score });
-        let mut total = [0.0f32; LANES];
-        for lane in 0..LANES {
-            let worth = exp(maximum[first + lane] - reference[lane]);
-            decay[first + lane] = worth;
-            total[lane] = sum[first + lane] * worth;
-        }
-        for key in 0..tile.keys {
-            // SAFETY: the row is in use.
-            let scores = unsafe { &mut tile.row(key)[first..first + LANES] };
-            for lane in 0..LANES {
-                scores[lane] = exp(scores[lane] - reference[lane]);
-                total[lane] += scores[lane];
-            }
-        }
-        maximum[first..first + LANES].copy_from_slice(&greatest);
-        sum[first..first + LANES].copy_from_slice(&total);
     }
+}
+
+/// [`online_softmax`] for one vector of queries.
+///
+/// # Safety
+/// The tile must be valid.
+#[inline(always)]
+unsafe fn softmax_lanes(
+    tile: &Tile,
+    vector: usize,
+    maximum: &mut [f32; LANES],
+    sum: &mut [f32; LANES],
+    decay: &mut [f32; LANES],
+) {
+    let mut greatest = *maximum;
+    for key in 0..tile.keys {
+        // SAFETY: the row is in use.
+        let scores = unsafe { &tile.row(key).as_chunks::<LANES>().0[vector] };
+        for lane in 0..LANES {
+            greatest[lane] = if scores[lane] > greatest[lane] { scores[lane] } else { greatest[lane] };
+        }
+    }
+    // A query that has seen no key yet: any finite number makes its exponentials 0 rather than NaN.
+    let reference = greatest.map(|score| if score == f32::NEG_INFINITY { 0.0 } else { score });
+    for lane in 0..LANES {
+        decay[lane] = exp(maximum[lane] - reference[lane]);
+    }
+    let mut total = [0.0f32; LANES];
+    for lane in 0..LANES {
+        total[lane] = sum[lane] * decay[lane];
+    }
+    for key in 0..tile.keys {
+        // SAFETY: the row is in use.
+        let scores = unsafe { &mut tile.row(key).as_chunks_mut::<LANES>().0[vector] };
+        for lane in 0..LANES {
+            scores[lane] = exp(scores[lane] - reference[lane]);
+        }
+        for lane in 0..LANES {
+            total[lane] += scores[lane];
+        }
+    }
+    *maximum = greatest;
+    *sum = total;
 }
 
 for_each_isa! {
@@ -210,16 +231,21 @@ for_each_isa! {
 /// Both tiles must be valid and distinct.
 #[inline(always)]
 unsafe fn softmax_gradient_body(scores: &Tile, gradients: &Tile, terms: &QueryTerms<'_>) {
-    let lanes = scores.queries.next_multiple_of(LANES);
+    let vectors = scores.queries.div_ceil(LANES);
     for row in 0..scores.keys {
         // SAFETY: the rows are in use, and of distinct tiles.
-        let (score, gradient) = unsafe { (scores.row(row), gradients.row(row)) };
-        for lane in 0..lanes {
-            let probability = exp(score[lane] - terms.lse[lane]);
-            let tanh = score[lane] * terms.inverse_cap;
-            let cap_slope = tanh.mul_add(-tanh, 1.0);
-            gradient[lane] = probability * (gradient[lane] - terms.delta[lane]) * cap_slope;
-            score[lane] = probability;
+        let (scores, gradients) = unsafe { (scores.row(row), gradients.row(row)) };
+        let rows = scores.as_chunks_mut::<LANES>().0.iter_mut().zip(gradients.as_chunks_mut::<LANES>().0);
+        let terms_of_queries =
+            terms.lse.as_chunks::<LANES>().0.iter().zip(terms.delta.as_chunks::<LANES>().0);
+        for ((score, gradient), (lse, delta)) in rows.zip(terms_of_queries).take(vectors) {
+            for lane in 0..LANES {
+                let probability = exp(score[lane] - lse[lane]);
+                let tanh = score[lane] * terms.inverse_cap;
+                let cap_slope = tanh.mul_add(-tanh, 1.0);
+                gradient[lane] = probability * (gradient[lane] - delta[lane]) * cap_slope;
+                score[lane] = probability;
+            }
         }
     }
 }
