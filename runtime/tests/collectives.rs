@@ -1,0 +1,269 @@
+//! Every collective against the obvious computation, on groups over one axis and several.
+
+mod support;
+
+use dtlc_runtime::program::*;
+use dtlc_runtime::session::{ArenaStart, Options};
+use dtlc_runtime::tensor::HostTensor;
+use support::*;
+
+const MESHES: &[&[(&str, u32)]] =
+    &[&[("a", 1)], &[("a", 2)], &[("a", 2), ("b", 2)], &[("a", 2), ("b", 4)], &[("a", 3), ("b", 2)]];
+
+/// All ranks' buffers of `count` elements as one tensor with the rank first.
+fn for_each_rank(program: &Program, dtype: DType, count: u64) -> Layout {
+    let mut layout = Layout::replicated(dtype, &[("rank", program.mesh.ranks()), ("x", count)]);
+    for axis in (0..program.mesh.axes.len() as u32).map(AxisId) {
+        layout = layout.placed(0, axis);
+    }
+    layout
+}
+
+/// The lists of axes to try on a mesh: each alone, all in order, all in reverse.
+fn groups(program: &Program) -> Vec<Vec<AxisId>> {
+    let all: Vec<AxisId> = (0..program.mesh.axes.len() as u32).map(AxisId).collect();
+    let reversed = all.iter().rev().copied().collect();
+    let mut groups: Vec<Vec<AxisId>> = all.iter().map(|&axis| vec![axis]).collect();
+    groups.extend([all, reversed]);
+    groups
+}
+
+/// The ranks of a rank's group in order of index, and the rank's own index.
+fn group_of(mesh: &Mesh, axes: &[AxisId], rank: u64) -> (Vec<u64>, u64) {
+    let own = mesh.coordinates(rank);
+    let same = |other: &u64| {
+        let theirs = mesh.coordinates(*other);
+        (0..own.len()).all(|axis| own[axis] == theirs[axis] || axes.contains(&AxisId(axis as u32)))
+    };
+    let mut members: Vec<u64> = (0..mesh.ranks()).filter(same).collect();
+    members.sort_by_key(|&member| mesh.group_index(axes, &mesh.coordinates(member)));
+    (members, mesh.group_index(axes, &own))
+}
+
+/// Runs one collective of two tensors of which the first is checked, and returns each rank's target.
+fn run(
+    program: &mut Program,
+    axes: &[AxisId],
+    kind: CollectiveKind,
+    transfer: Transfer,
+    sources: &[Vec<f32>],
+    target_elements: u64,
+) -> Vec<Vec<f32>> {
+    program.inputs.clear();
+    program.outputs.clear();
+    let layout = for_each_rank(program, DType::F32, sources[0].len() as u64);
+    let source = input(program, "in", layout, 0);
+    let layout = for_each_rank(program, DType::F32, target_elements);
+    let target = output(program, "out", layout, 0);
+    let spare = BufferRef { offset: 32768, ..target.clone() };
+    let tensor = |target| CollectiveTensor { source: source.clone(), target, dtype: DType::F32, transfer };
+    let tensors = vec![tensor(target), tensor(spare)];
+    program.instructions =
+        vec![at(1, Operation::Collective(Collective { kind, axes: axes.to_vec(), tensors }))];
+    let mut session = start(program, Options { arena: ArenaStart::Poisoned, ..Options::default() });
+    let shape = [program.mesh.ranks(), sources[0].len() as u64];
+    session.set_input("in", &HostTensor::from_f32(&shape, &sources.concat())).expect("it fits");
+    for step in 1..=3 {
+        session.step(step, 0).expect("the step runs");
+    }
+    values(&session, "out").chunks(target_elements as usize).map(<[f32]>::to_vec).collect()
+}
+
+/// Numbers whose sum depends on the order they are added in.
+fn sources(ranks: u64, count: u64) -> Vec<Vec<f32>> {
+    let value = |index: u64| ((index * 2_654_435_761 % 1_000_003) as f32 / 997.0 - 400.0).powi(3);
+    (0..ranks).map(|rank| (0..count).map(|index| value(rank * count + index)).collect()).collect()
+}
+
+/// Calls `check` for every mesh and group.
+fn everywhere(mut check: impl FnMut(&mut Program, &[AxisId], u64)) {
+    for mesh in MESHES {
+        let mut program = empty_program(mesh);
+        for axes in groups(&program) {
+            let members = program.mesh.group_size(&axes);
+            check(&mut program, &axes, members);
+        }
+    }
+}
+
+#[test]
+fn all_gather_puts_blocks_side_by_side() {
+    everywhere(|program, axes, members| {
+        let (outer, inner) = (5, 3);
+        let sources = sources(program.mesh.ranks(), outer * inner);
+        let transfer = Transfer::all_gather(outer, inner, members);
+        let targets =
+            run(program, axes, CollectiveKind::AllGather, transfer, &sources, outer * inner * members);
+        for rank in 0..program.mesh.ranks() {
+            let (group, _) = group_of(&program.mesh, axes, rank);
+            let row = |row: usize| {
+                group
+                    .iter()
+                    .flat_map(|&member| sources[member as usize][row * 3..row * 3 + 3].to_vec())
+                    .collect()
+            };
+            let expected: Vec<f32> =
+                (0..outer as usize).flat_map(|index| -> Vec<f32> { row(index) }).collect();
+            assert_eq!(targets[rank as usize], expected);
+        }
+    });
+}
+
+#[test]
+fn reductions_add_in_the_order_of_the_group_on_every_rank() {
+    everywhere(|program, axes, members| {
+        for (reduction, combine) in [
+            (Reduction::Sum, (|a, b| a + b) as fn(f32, f32) -> f32),
+            (Reduction::Max, |a, b| if b > a { b } else { a }),
+        ] {
+            let (outer, inner) = (7, 37);
+            let count = outer * inner * members;
+            let sources = sources(program.mesh.ranks(), count);
+            let whole = Transfer::whole(count);
+            let reduced = run(program, axes, CollectiveKind::AllReduce(reduction), whole, &sources, count);
+            let scatter = Transfer::reduce_scatter(outer, inner, members);
+            let kind = CollectiveKind::ReduceScatter(reduction);
+            let scattered = run(program, axes, kind, scatter, &sources, outer * inner);
+            for rank in 0..program.mesh.ranks() {
+                let (group, own) = group_of(&program.mesh, axes, rank);
+                let element = |index: usize| {
+                    let values = group.iter().map(|&member| sources[member as usize][index]);
+                    values.reduce(combine).expect("a group has members")
+                };
+                let expected: Vec<f32> = (0..count as usize).map(element).collect();
+                assert_eq!(reduced[rank as usize], expected);
+                let part = expected
+                    .chunks(inner as usize)
+                    .skip(own as usize)
+                    .step_by(members as usize)
+                    .collect::<Vec<_>>()
+                    .concat();
+                assert_eq!(scattered[rank as usize], part);
+            }
+        }
+    });
+}
+
+#[test]
+fn all_to_all_moves_a_shard_from_one_dimension_to_another() {
+    everywhere(|program, axes, members| {
+        let (outer, split, between, gathered, behind) = (2, 2, 3, 2, 2);
+        for position in [Position::SplitOutside, Position::SplitInside] {
+            // The whole tensor of a group is [outer, first, between, second, behind]; what is split
+            // has `split` elements on a rank afterwards, what is gathered has `gathered` before.
+            let (first, second) = match position {
+                Position::SplitOutside => (split * members, gathered * members),
+                Position::SplitInside => (gathered * members, split * members),
+            };
+            let (middle, inner) = match position {
+                Position::SplitOutside => (split * between, gathered * behind),
+                Position::SplitInside => (gathered * between, split * behind),
+            };
+            let transfer = Transfer::all_to_all(outer, middle, inner, members, position);
+            let shape = [outer, first, between, second, behind];
+            let (split_at, gather_at) = match position {
+                Position::SplitOutside => (1, 3),
+                Position::SplitInside => (3, 1),
+            };
+            // A rank's part of the whole when one dimension is sharded over the group.
+            let part = |seed: u64, sharded: usize, index: u64| -> Vec<f32> {
+                let size = shape[sharded] / members;
+                let mut values = Vec::new();
+                for flat in 0..shape.iter().product() {
+                    let behind: u64 = shape[sharded + 1..].iter().product();
+                    if flat / behind % shape[sharded] / size == index {
+                        values.push((seed * 10_000 + flat) as f32);
+                    }
+                }
+                values
+            };
+            let leader = |mesh: &Mesh, rank| group_of(mesh, axes, rank).0[0];
+            let index = |mesh: &Mesh, rank| group_of(mesh, axes, rank).1;
+            let mesh = program.mesh.clone();
+            let parts = |sharded| -> Vec<Vec<f32>> {
+                (0..mesh.ranks()).map(|rank| part(leader(&mesh, rank), sharded, index(&mesh, rank))).collect()
+            };
+            let count = parts(split_at)[0].len() as u64;
+            let targets = run(program, axes, CollectiveKind::AllToAll, transfer, &parts(gather_at), count);
+            assert_eq!(targets, parts(split_at));
+        }
+    });
+}
+
+#[test]
+fn permute_takes_from_the_source_that_the_permutation_names() {
+    everywhere(|program, axes, members| {
+        let sources = sources(program.mesh.ranks(), 11);
+        let shifted =
+            Permutation { sources: (0..members as u32).map(|i| (i + 1) % members as u32).collect() };
+        let kind = CollectiveKind::Permute(shifted.clone());
+        let targets = run(program, axes, kind, Transfer::whole(11), &sources, 11);
+        for rank in 0..program.mesh.ranks() {
+            let (group, own) = group_of(&program.mesh, axes, rank);
+            let from = group[shifted.sources[own as usize] as usize];
+            assert_eq!(targets[rank as usize], sources[from as usize]);
+        }
+    });
+}
+
+#[test]
+fn all_reduce_works_in_place_and_in_every_type() {
+    for (dtype, reduction) in [
+        (DType::F32, Reduction::Sum),
+        (DType::Bf16, Reduction::Sum),
+        (DType::I32, Reduction::Sum),
+        (DType::U32, Reduction::Max),
+        (DType::Bool, Reduction::Max),
+    ] {
+        let mut program = empty_program(&[("a", 4)]);
+        let count = 4096;
+        let layout = for_each_rank(&program, dtype, count);
+        let from = input(&mut program, "in", layout.clone(), 0);
+        let to = output(&mut program, "out", layout, 0);
+        let bytes = from.bytes;
+        let copy = Operation::Copy {
+            source: from,
+            target: to.clone(),
+            rows: 1,
+            row_bytes: bytes,
+            source_pitch: 0,
+            target_pitch: 0,
+        };
+        let tensor =
+            CollectiveTensor { source: to.clone(), target: to, dtype, transfer: Transfer::whole(count) };
+        let kind = CollectiveKind::AllReduce(reduction);
+        let collective = Collective { kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
+        program.instructions = vec![at(0, copy), at(1, Operation::Collective(collective))];
+        let mut session = start(&program, Options { threads: Some(2), ..Options::default() });
+        // Element i of rank r is 1 if r = i mod 4 and 0 else, so that each type can hold the result.
+        let whole: Vec<f32> =
+            (0..4 * count).map(|index| if index / count == index % 4 { 1.0 } else { 0.0 }).collect();
+        let tensor = match dtype {
+            DType::F32 | DType::Bf16 => HostTensor::from_f32(&[4, count], &whole),
+            DType::I32 | DType::U32 | DType::Bool => {
+                let whole: Vec<u32> = whole.iter().map(|&value| value as u32).collect();
+                HostTensor::from_u32(&[4, count], &whole)
+            }
+        };
+        session.set_input("in", &tensor).expect("it fits");
+        session.step(1, 0).expect("the step runs");
+        assert_eq!(values(&session, "out"), vec![1.0; 4 * count as usize], "{dtype:?}");
+    }
+}
+
+#[test]
+fn bf16_sums_are_rounded_once() {
+    // 256 + 1 + 1 is 258 in f32 and in bf16; adding one at a time in bf16 would stay at 256.
+    let mut program = empty_program(&[("a", 3)]);
+    let layout = for_each_rank(&program, DType::Bf16, 1);
+    let source = input(&mut program, "in", layout.clone(), 0);
+    let target = output(&mut program, "out", layout, 0);
+    let tensors = vec![CollectiveTensor { source, target, dtype: DType::Bf16, transfer: Transfer::whole(1) }];
+    let kind = CollectiveKind::AllReduce(Reduction::Sum);
+    program.instructions =
+        vec![at(0, Operation::Collective(Collective { kind, axes: vec![AxisId(0)], tensors }))];
+    let mut session = start(&program, Options::default());
+    session.set_input("in", &HostTensor::from_f32(&[3, 1], &[256.0, 1.0, 1.0])).expect("it fits");
+    session.step(1, 0).expect("the step runs");
+    assert_eq!(values(&session, "out"), [258.0; 3]);
+}
