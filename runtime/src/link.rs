@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use dtlc_kernels::signature::{MatmulSpec, ScatterAddSpec, TakeSpec};
+use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 use half::bf16;
 
 use crate::code::{KernelFunction, LoadedCode};
@@ -131,6 +131,10 @@ pub enum LinkedOperation {
     Kernel(LinkedKernel),
     /// A matrix product.
     Matmul { spec: MatmulSpec, a: Address, b: Address, c: Address },
+    /// Attention: q, k, v, o, lse.
+    Attention { spec: AttentionSpec, tensors: [Address; 5], offsets: [Integer; 2] },
+    /// Its gradient: the same, then the gradients of o, q, k, v.
+    AttentionBackward { spec: AttentionBackwardSpec, tensors: [Address; 9], offsets: [Integer; 2] },
     /// Rows by id.
     Take { spec: TakeSpec, table: Address, ids: Address, output: Address, offset: Integer },
     /// Its transpose.
@@ -177,6 +181,8 @@ impl Groups {
                 Operation::Collective(collective) => self.note(collective),
                 Operation::Kernel(_)
                 | Operation::Matmul { .. }
+                | Operation::Attention(_)
+                | Operation::AttentionBackward(_)
                 | Operation::Take { .. }
                 | Operation::ScatterAdd { .. }
                 | Operation::Copy { .. }
@@ -287,6 +293,23 @@ impl Linker<'_> {
                 b: self.address(b),
                 c: self.address(c),
             },
+            Operation::Attention(call) => LinkedOperation::Attention {
+                spec: call.spec.clone(),
+                tensors: [&call.q, &call.k, &call.v, &call.o, &call.lse].map(|tensor| self.address(tensor)),
+                offsets: [&call.q_offset, &call.k_offset].map(|offset| self.integer(offset)),
+            },
+            Operation::AttentionBackward(call) => {
+                let forward = [&call.q, &call.k, &call.v, &call.o, &call.lse];
+                let gradients = [&call.o_gradient, &call.q_gradient, &call.k_gradient, &call.v_gradient];
+                let [q, k, v, o, lse] = forward.map(|tensor| self.address(tensor));
+                let [o_gradient, q_gradient, k_gradient, v_gradient] =
+                    gradients.map(|tensor| self.address(tensor));
+                LinkedOperation::AttentionBackward {
+                    spec: call.spec.clone(),
+                    tensors: [q, k, v, o, lse, o_gradient, q_gradient, k_gradient, v_gradient],
+                    offsets: [&call.q_offset, &call.k_offset].map(|offset| self.integer(offset)),
+                }
+            }
             Operation::Take { spec, table, ids, output, offset } => LinkedOperation::Take {
                 spec: spec.clone(),
                 table: self.address(table),

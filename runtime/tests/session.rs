@@ -2,7 +2,9 @@
 
 mod support;
 
-use dtlc_kernels::signature::{ContractionDim, Element, MatmulSpec};
+use dtlc_kernels::signature::{
+    AttentionBackwardSpec, AttentionSpec, Causality, ContractionDim, Element, HeadStrides, MatmulSpec,
+};
 use dtlc_runtime::program::*;
 use dtlc_runtime::session::{ArenaStart, Options, Session};
 use dtlc_runtime::tensor::HostTensor;
@@ -124,6 +126,116 @@ fn a_product_with_sharded_columns_is_the_product() {
             (0..inner).map(product).sum::<f32>()
         });
         assert_eq!(values(&session, "c"), expected.collect::<Vec<f32>>());
+    }
+}
+
+/// Attention over queries sharded by sequence, keys and values whole, and its gradient.
+fn attention_program(mesh: &[(&str, u32)]) -> Program {
+    let (batch, length, kv_heads, group, features) = (2, 8, 2, 3, 4);
+    let mut program = empty_program(mesh);
+    let local = (length / program.mesh.ranks()) as usize;
+    let heads = [("h", kv_heads), ("g", group), ("k", features)];
+    let layout = |dims: &[(&str, u64)]| {
+        Layout::replicated(DType::F32, &[&[("b", batch), ("s", length)], dims].concat())
+    };
+    let place = |mut layout: Layout| {
+        for axis in (0..mesh.len() as u32).map(AxisId) {
+            layout = layout.placed(1, axis);
+        }
+        layout
+    };
+    let q = input(&mut program, "q", place(layout(&heads)), 0);
+    let k = input(&mut program, "k", layout(&[("h", kv_heads), ("k", features)]), 4096);
+    let v = input(&mut program, "v", layout(&[("h", kv_heads), ("k", features)]), 8192);
+    let o_gradient = input(&mut program, "do", place(layout(&heads)), 12288);
+    let o = output(&mut program, "o", place(layout(&heads)), 0);
+    let q_gradient = output(&mut program, "dq", place(layout(&heads)), 4096);
+    let lse = output(&mut program, "lse", place(layout(&heads[..2])), 8192);
+    let queries = HeadStrides::dense(local, 2, 3, 4);
+    let keys = HeadStrides { group: 0, ..HeadStrides::dense(8, 2, 1, 4) };
+    let spec = AttentionSpec {
+        batch: 2,
+        kv_heads: 2,
+        group: 3,
+        q_len: local,
+        k_len: 8,
+        head_dim: 4,
+        value_dim: 4,
+        q: queries,
+        k: keys,
+        v: keys,
+        o: queries,
+        lse: HeadStrides::dense(local, 2, 3, 1),
+        element: Element::F32,
+        causality: Causality::Causal,
+        window: None,
+        softcap: None,
+        scale: 0.5,
+    };
+    let backward = AttentionBackwardSpec {
+        forward: spec.clone(),
+        o_gradient: queries,
+        q_gradient: queries,
+        k_gradient: keys,
+        v_gradient: keys,
+    };
+    program.thread_scratch_bytes = spec.scratch_bytes().max(backward.scratch_bytes()) as u64;
+    let mut q_offset = Affine::constant(0);
+    let mut stride = local as i64;
+    for axis in (0..mesh.len() as u32).rev().map(AxisId) {
+        q_offset = q_offset.plus(Variable::MeshCoordinate(axis), stride);
+        stride *= program.mesh.size(axis) as i64;
+    }
+    let k_offset = Affine::constant(0);
+    let gradient = |offset| BufferRef::new(Space::Arena, offset, 512);
+    let call = AttentionBackwardCall {
+        spec: backward,
+        q: q.clone(),
+        k: k.clone(),
+        v: v.clone(),
+        o: o.clone(),
+        lse: lse.clone(),
+        o_gradient,
+        q_gradient,
+        k_gradient: gradient(16384),
+        v_gradient: gradient(20480),
+        q_offset: q_offset.clone(),
+        k_offset: k_offset.clone(),
+    };
+    let forward = AttentionCall { spec, q, k, v, o, lse, q_offset, k_offset };
+    program.instructions = vec![
+        at(0, Operation::Attention(Box::new(forward))),
+        at(1, Operation::AttentionBackward(Box::new(call))),
+    ];
+    program
+}
+
+#[test]
+fn attention_sharded_by_sequence_sees_global_positions() {
+    let numbers = |count: u64, step: u64| -> Vec<f32> {
+        (0..count).map(|index| (index * step % 17) as f32 / 8.0 - 1.0).collect()
+    };
+    let mut first: Option<Vec<Vec<f32>>> = None;
+    for mesh in MESHES {
+        let program = attention_program(mesh);
+        let options = Options { arena: ArenaStart::Poisoned, threads: Some(2), ..Options::default() };
+        let mut session = start(&program, options);
+        for (step, input) in program.inputs.iter().enumerate() {
+            let values = numbers(input.layout.global_elements(), step as u64 + 5);
+            let tensor = HostTensor::from_f32(&input.layout.global_shape(), &values);
+            session.set_input(&input.name, &tensor).expect("it fits");
+        }
+        session.step(1, 0).expect("the step runs");
+        let outputs: Vec<Vec<f32>> = ["o", "dq", "lse"].iter().map(|name| values(&session, name)).collect();
+        // The first position of each sequence sees only itself, so its output is its value.
+        let value = numbers(128, 7);
+        for head in 0..6 {
+            assert_eq!(outputs[0][head * 4..][..4], value[head / 3 * 4..][..4]);
+        }
+        let expected = first.get_or_insert_with(|| outputs.clone());
+        for (ours, expected) in outputs.iter().flatten().zip(expected.iter().flatten()) {
+            assert!((ours - expected).abs() <= 1e-6, "{ours} is not {expected} on {mesh:?}");
+        }
     }
 }
 

@@ -2,15 +2,12 @@
 //!
 //! Allocates nothing and takes no lock while all goes well: operands go into buffers made at start.
 
+mod descriptors;
 mod exchange;
 mod rows;
 
 use std::sync::Arc;
 use std::time::Duration;
-
-use dtlc_kernels::embedding::{scatter_add, take};
-use dtlc_kernels::matmul::matmul;
-use dtlc_kernels::signature::Part;
 
 use crate::collectives::{Refusal, Seat};
 use crate::health::Health;
@@ -190,31 +187,16 @@ impl Frame {
             // `run` has dealt with it.
             LinkedOperation::Loop { .. } => Ok(()),
             LinkedOperation::Kernel(kernel) => self.kernel(kernel),
-            LinkedOperation::Matmul { spec, a, b, c } => {
-                let operands = Shared([self.address(a), self.address(b), self.address(c)]);
-                self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
-                    let [a, b, c] = operands.get();
-                    // SAFETY: validation checked that the operands hold what the descriptor says.
-                    unsafe { matmul(spec, a, b, c, scratch, part) }
-                })
+            LinkedOperation::Matmul { spec, a, b, c } => self.matmul(spec, [a, b, c]),
+            LinkedOperation::Attention { spec, tensors, offsets } => self.attention(spec, tensors, offsets),
+            LinkedOperation::AttentionBackward { spec, tensors, offsets } => {
+                self.attention_backward(spec, tensors, offsets)
             }
             LinkedOperation::Take { spec, table, ids, output, offset } => {
-                let operands = Shared([self.address(table), self.address(ids), self.address(output)]);
-                let offset = self.integer(offset);
-                self.in_parts(spec.parts(self.team.threads()), |part, _| {
-                    let [table, ids, output] = operands.get();
-                    // SAFETY: validation checked that the operands hold what the descriptor says.
-                    unsafe { take(spec, table, ids.cast(), output, offset, part) }
-                })
+                self.take(spec, [table, ids, output], offset)
             }
             LinkedOperation::ScatterAdd { spec, source, ids, output, offset } => {
-                let operands = Shared([self.address(source), self.address(ids), self.address(output)]);
-                let offset = self.integer(offset);
-                self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
-                    let [source, ids, output] = operands.get();
-                    // SAFETY: validation checked that the operands hold what the descriptor says.
-                    unsafe { scatter_add(spec, source, ids.cast(), output, offset, scratch, part) }
-                })
+                self.scatter_add(spec, [source, ids, output], offset)
             }
             LinkedOperation::Copy(copy) => self.copy(copy),
             LinkedOperation::Fill { target, bytes, pattern, width } => {
@@ -244,15 +226,6 @@ impl Frame {
             // SAFETY: the compiler made the function for these operands, and validation checked
             // that they lie in the rank's memory. Parts of the loop write to disjoint memory.
             unsafe { (kernel.function)(operands, integers.as_ptr(), cut(part), cut(part + 1)) };
-        })?;
-        Ok(())
-    }
-
-    /// Runs the parts of a hand-written kernel, each with its thread's scratch.
-    fn in_parts(&self, parts: usize, work: impl Fn(Part, *mut u8) + Sync) -> Result<(), Trouble> {
-        let scratch = Shared(&self.scratch);
-        self.team.run(parts, &|part, thread| {
-            work(Part { index: part, count: parts }, scratch.get()[thread]);
         })?;
         Ok(())
     }
@@ -289,6 +262,8 @@ fn most_operands(body: &[Linked]) -> (usize, usize) {
         LinkedOperation::Loop { body, .. } => most_operands(body),
         LinkedOperation::Kernel(kernel) => (kernel.pointers.len(), kernel.integers.len()),
         LinkedOperation::Matmul { .. }
+        | LinkedOperation::Attention { .. }
+        | LinkedOperation::AttentionBackward { .. }
         | LinkedOperation::Take { .. }
         | LinkedOperation::ScatterAdd { .. }
         | LinkedOperation::Copy(_)

@@ -3,7 +3,7 @@
 //! Every size is static. Addresses and integers are affine in mesh coordinates and loop indices,
 //! so one list serves every rank and every iteration.
 
-use dtlc_kernels::signature::{MatmulSpec, ScatterAddSpec, TakeSpec};
+use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{AxisId, DType, KernelId, LocationId};
@@ -134,6 +134,10 @@ pub enum Operation {
         /// Result.
         c: BufferRef,
     },
+    /// Flash attention. Its scratch is the thread's.
+    Attention(Box<AttentionCall>),
+    /// The gradient of flash attention. Its scratch is the thread's.
+    AttentionBackward(Box<AttentionBackwardCall>),
     /// Rows of a table by id; zeros for an id outside the table's shard.
     Take {
         /// Sizes and types.
@@ -186,6 +190,56 @@ pub enum Operation {
     },
     /// Exchanges data with other ranks.
     Collective(Collective),
+}
+
+/// A call of flash attention.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionCall {
+    /// Sizes, strides and types.
+    pub spec: AttentionSpec,
+    /// Queries.
+    pub q: BufferRef,
+    /// Keys.
+    pub k: BufferRef,
+    /// Values.
+    pub v: BufferRef,
+    /// Outputs.
+    pub o: BufferRef,
+    /// Log-sum-exps, `F32`.
+    pub lse: BufferRef,
+    /// Global coordinate of the first query.
+    pub q_offset: Affine,
+    /// Global coordinate of the first key.
+    pub k_offset: Affine,
+}
+
+/// A call of the gradient of flash attention.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionBackwardCall {
+    /// Sizes, strides and types.
+    pub spec: AttentionBackwardSpec,
+    /// Queries.
+    pub q: BufferRef,
+    /// Keys.
+    pub k: BufferRef,
+    /// Values.
+    pub v: BufferRef,
+    /// Outputs of the forward call.
+    pub o: BufferRef,
+    /// Log-sum-exps of the forward call, `F32`.
+    pub lse: BufferRef,
+    /// Gradient of the outputs.
+    pub o_gradient: BufferRef,
+    /// Gradient of the queries, replaced.
+    pub q_gradient: BufferRef,
+    /// Gradient of the keys, replaced.
+    pub k_gradient: BufferRef,
+    /// Gradient of the values, replaced.
+    pub v_gradient: BufferRef,
+    /// Global coordinate of the first query.
+    pub q_offset: Affine,
+    /// Global coordinate of the first key.
+    pub k_offset: Affine,
 }
 
 /// The order in which a loop's index runs.

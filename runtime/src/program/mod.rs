@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 pub use artifact::CpuFeatures;
 pub use instruction::{
-    Affine, AffineTerm, BufferRef, BufferTerm, Collective, CollectiveKind, CollectiveTensor, Instruction,
-    KernelCall, Loop, LoopOrder, Operation, Permutation, Position, Reduction, Space, Strides, Transfer,
-    Variable,
+    Affine, AffineTerm, AttentionBackwardCall, AttentionCall, BufferRef, BufferTerm, Collective,
+    CollectiveKind, CollectiveTensor, Instruction, KernelCall, Loop, LoopOrder, Operation, Permutation,
+    Position, Reduction, Space, Strides, Transfer, Variable,
 };
 pub use layout::{Dimension, Layout, Mesh, MeshAxis, Placement};
 

@@ -3,9 +3,13 @@
 //! A descriptor's own arithmetic is unchecked, so its extents are bounded here before it is asked
 //! for anything.
 
-use dtlc_kernels::signature::{InvalidSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
+use dtlc_kernels::signature::{
+    AttentionSpec, HeadStrides, InvalidSpec, MatmulSpec, ScatterAddSpec, TakeSpec,
+};
 
-use super::{BYTES_LIMIT, BufferRef, Check, Program, check_reach, require};
+use super::{
+    AttentionBackwardCall, AttentionCall, BYTES_LIMIT, BufferRef, Check, Program, check_reach, require,
+};
 
 /// Bytes of an id.
 const ID_BYTES: u64 = 4;
@@ -58,6 +62,56 @@ impl Program {
         self.check_scratch(spec.scratch_bytes())
     }
 
+    pub(super) fn check_attention(&self, call: &AttentionCall, loops: &[u32]) -> Check {
+        let spec = &call.spec;
+        check_attention_sizes(spec)?;
+        spec.check().map_err(reason)?;
+        self.check_scratch(spec.scratch_bytes())?;
+        self.check_affine(&call.q_offset, loops)?;
+        self.check_affine(&call.k_offset, loops)?;
+        self.check_attention_tensors(spec, [&call.q, &call.k, &call.v, &call.o, &call.lse], loops)
+    }
+
+    pub(super) fn check_attention_backward(&self, call: &AttentionBackwardCall, loops: &[u32]) -> Check {
+        let (spec, forward) = (&call.spec, &call.spec.forward);
+        check_attention_sizes(forward)?;
+        spec.check().map_err(reason)?;
+        self.check_scratch(spec.scratch_bytes())?;
+        self.check_affine(&call.q_offset, loops)?;
+        self.check_affine(&call.k_offset, loops)?;
+        self.check_attention_tensors(forward, [&call.q, &call.k, &call.v, &call.o, &call.lse], loops)?;
+        let element = forward.element.bytes();
+        let (q_len, k_len) = (forward.q_len, forward.k_len);
+        let gradients = [
+            (&call.o_gradient, spec.o_gradient, q_len, forward.value_dim),
+            (&call.q_gradient, spec.q_gradient, q_len, forward.head_dim),
+            (&call.k_gradient, spec.k_gradient, k_len, forward.head_dim),
+            (&call.v_gradient, spec.v_gradient, k_len, forward.value_dim),
+        ];
+        gradients.into_iter().try_for_each(|(buffer, strides, length, features)| {
+            self.check_operand(buffer, &head_steps(forward, strides, length, features), element, loops)
+        })
+    }
+
+    fn check_attention_tensors(
+        &self,
+        spec: &AttentionSpec,
+        tensors: [&BufferRef; 5],
+        loops: &[u32],
+    ) -> Check {
+        let element = spec.element.bytes();
+        let described = [
+            (spec.q, spec.q_len, spec.head_dim, element),
+            (spec.k, spec.k_len, spec.head_dim, element),
+            (spec.v, spec.k_len, spec.value_dim, element),
+            (spec.o, spec.q_len, spec.value_dim, element),
+            (spec.lse, spec.q_len, 1, 4),
+        ];
+        tensors.into_iter().zip(described).try_for_each(|(buffer, (strides, length, features, element))| {
+            self.check_operand(buffer, &head_steps(spec, strides, length, features), element, loops)
+        })
+    }
+
     fn check_scratch(&self, bytes: usize) -> Check {
         let fits = bytes as u64 <= self.thread_scratch_bytes;
         require(fits, || "needs more scratch than the program has".into())
@@ -87,6 +141,30 @@ impl Program {
             "an operand is smaller than its descriptor says".into()
         })
     }
+}
+
+/// Extents and strides of an attention tensor with `length` positions of `features` elements.
+fn head_steps(
+    spec: &AttentionSpec,
+    strides: HeadStrides,
+    length: usize,
+    features: usize,
+) -> [(usize, isize); 5] {
+    [
+        (spec.batch, strides.batch),
+        (length, strides.sequence),
+        (spec.kv_heads, strides.kv_head),
+        (spec.group, strides.group),
+        (features, 1),
+    ]
+}
+
+fn check_attention_sizes(spec: &AttentionSpec) -> Check {
+    let heads = [spec.batch, spec.kv_heads, spec.group];
+    let features = [spec.head_dim, spec.value_dim];
+    check_product(heads.into_iter().chain(features).chain([spec.q_len]))?;
+    check_product(heads.into_iter().chain(features).chain([spec.k_len]))?;
+    Ok(())
 }
 
 /// The product of some extents, if none is 0 and it is not impossibly large.

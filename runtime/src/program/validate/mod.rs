@@ -7,9 +7,9 @@ mod descriptors;
 use std::collections::BTreeSet;
 
 use super::{
-    Affine, AxisId, BufferRef, Collective, CollectiveKind, CollectiveTensor, DType, Initial, Instruction,
-    KernelCall, Layout, LocationId, Loop, Mesh, Operation, Program, Reduction, StateTensor, TensorName,
-    Variable, instruction::LOOP_DEPTH_LIMIT, instruction::Space,
+    Affine, AttentionBackwardCall, AttentionCall, AxisId, BufferRef, Collective, CollectiveKind,
+    CollectiveTensor, DType, Initial, Instruction, KernelCall, Layout, LocationId, Loop, Mesh, Operation,
+    Program, Reduction, StateTensor, TensorName, Variable, instruction::LOOP_DEPTH_LIMIT, instruction::Space,
 };
 
 /// No space, tensor or stride is larger than this, so that sums of a few never overflow.
@@ -152,6 +152,8 @@ impl Program {
             Operation::Loop(_) => Ok(()),
             Operation::Kernel(call) => self.check_kernel_call(call, loops),
             Operation::Matmul { spec, a, b, c } => self.check_matmul(spec, [a, b, c], loops),
+            Operation::Attention(call) => self.check_attention(call, loops),
+            Operation::AttentionBackward(call) => self.check_attention_backward(call, loops),
             Operation::Take { spec, table, ids, output, offset } => {
                 self.check_affine(offset, loops)?;
                 self.check_take(spec, [table, ids, output], loops)

@@ -1,0 +1,104 @@
+//! Calls of the hand-written kernels, their parts divided over the rank's threads.
+
+use dtlc_kernels::attention::{BackwardTensors, ForwardTensors, attention, attention_backward};
+use dtlc_kernels::embedding::{scatter_add, take};
+use dtlc_kernels::matmul::matmul;
+use dtlc_kernels::signature::{
+    AttentionBackwardSpec, AttentionSpec, MatmulSpec, Part, ScatterAddSpec, TakeSpec,
+};
+
+use super::{Frame, Shared, Trouble};
+use crate::link::{Address, Integer};
+
+impl Frame {
+    pub(super) fn matmul(&self, spec: &MatmulSpec, operands: [&Address; 3]) -> Result<(), Trouble> {
+        let operands = Shared(operands.map(|operand| self.address(operand)));
+        self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
+            let [a, b, c] = operands.get();
+            // SAFETY: validation checked that the operands hold what the descriptor says.
+            unsafe { matmul(spec, a, b, c, scratch, part) }
+        })
+    }
+
+    pub(super) fn take(
+        &self,
+        spec: &TakeSpec,
+        operands: [&Address; 3],
+        offset: &Integer,
+    ) -> Result<(), Trouble> {
+        let operands = Shared(operands.map(|operand| self.address(operand)));
+        let offset = self.integer(offset);
+        self.in_parts(spec.parts(self.team.threads()), |part, _| {
+            let [table, ids, output] = operands.get();
+            // SAFETY: validation checked that the operands hold what the descriptor says.
+            unsafe { take(spec, table, ids.cast(), output, offset, part) }
+        })
+    }
+
+    pub(super) fn scatter_add(
+        &self,
+        spec: &ScatterAddSpec,
+        operands: [&Address; 3],
+        offset: &Integer,
+    ) -> Result<(), Trouble> {
+        let operands = Shared(operands.map(|operand| self.address(operand)));
+        let offset = self.integer(offset);
+        self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
+            let [source, ids, output] = operands.get();
+            // SAFETY: validation checked that the operands hold what the descriptor says.
+            unsafe { scatter_add(spec, source, ids.cast(), output, offset, scratch, part) }
+        })
+    }
+
+    pub(super) fn attention(
+        &self,
+        spec: &AttentionSpec,
+        tensors: &[Address; 5],
+        offsets: &[Integer; 2],
+    ) -> Result<(), Trouble> {
+        let [q, k, v, o, lse] = tensors.each_ref().map(|tensor| self.address(tensor));
+        let [q_offset, k_offset] = offsets.each_ref().map(|offset| self.integer(offset));
+        let tensors = Shared(&ForwardTensors { q, k, v, o, lse: lse.cast(), q_offset, k_offset });
+        self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
+            // SAFETY: validation checked that the operands hold what the descriptor says.
+            unsafe { attention(spec, tensors.get(), scratch, part) }
+        })
+    }
+
+    pub(super) fn attention_backward(
+        &self,
+        spec: &AttentionBackwardSpec,
+        tensors: &[Address; 9],
+        offsets: &[Integer; 2],
+    ) -> Result<(), Trouble> {
+        let [q, k, v, o, lse, o_gradient, q_gradient, k_gradient, v_gradient] =
+            tensors.each_ref().map(|tensor| self.address(tensor));
+        let [q_offset, k_offset] = offsets.each_ref().map(|offset| self.integer(offset));
+        let tensors = Shared(&BackwardTensors {
+            q,
+            k,
+            v,
+            o,
+            lse: lse.cast_const().cast(),
+            o_gradient,
+            q_gradient,
+            k_gradient,
+            v_gradient,
+            q_offset,
+            k_offset,
+        });
+        self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
+            // SAFETY: validation checked that the operands hold what the descriptor says.
+            unsafe { attention_backward(spec, tensors.get(), scratch, part) }
+        })
+    }
+
+    /// Runs the parts of a kernel, each with its thread's scratch.
+    fn in_parts(&self, parts: usize, work: impl Fn(Part, *mut u8) + Sync) -> Result<(), Trouble> {
+        let scratch = Shared(&self.scratch);
+        self.team.run(parts, &|part, thread| {
+            work(Part { index: part, count: parts }, scratch.get()[thread]);
+        })?;
+        Ok(())
+    }
+}
