@@ -306,7 +306,10 @@ pub enum Init {
 pub struct Param {
     /// `layers.attn.wq`.
     pub path: String,
-    /// The path under the `as` names on the way, `{}` for a layer number; none if nothing is renamed.
+    /// The path with a `{}` for the number in each of `stack`: `layers.{}.attn.wq`.
+    pub numbered: String,
+    /// The same under the `as` names on the way, a weight's name in checkpoints made elsewhere; none if nothing is
+    /// renamed.
     pub alias: Option<String>,
     /// The layer dims of the `repeat`s that it stands in, outermost first.
     pub stack: Vec<DimId>,

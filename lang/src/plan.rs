@@ -25,6 +25,8 @@ pub struct Plan {
     pub remat: Vec<Remat>,
     /// The optimizer; none in a plan that is never trained.
     pub optimizer: Option<Optimizer>,
+    /// Leave to replicate what both ends of a reshard hold sharded.
+    pub leave: Vec<Leave>,
     /// Contracts.
     pub expect: Vec<Expect>,
 }
@@ -193,6 +195,15 @@ pub struct Optimizer {
     pub decay_on: Vec<ParamKind>,
     /// Bound on the global gradient norm.
     pub clip: Option<f64>,
+    /// Where it is written.
+    pub span: Span,
+}
+
+/// `allow gather at Block.x`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leave {
+    /// Values it is given for; empty means all.
+    pub at: Vec<Path>,
     /// Where it is written.
     pub span: Span,
 }

@@ -2,7 +2,7 @@
 //!
 //! From the parser to names and types. Resolves nothing: `causal`, a dimension and a variable are all names here.
 
-use super::Ident;
+use super::{Dims, Ident};
 use crate::source::Span;
 
 /// A type as written.
@@ -81,6 +81,8 @@ pub struct Block {
 pub enum Statement {
     /// `let x = …`
     Let(Let),
+    /// `dims J = K / 2`: dimensions of a body; equal declarations over equal dimensions share one
+    Dims(Dims),
     /// Not a statement; already reported.
     Error(Span),
 }

@@ -13,8 +13,8 @@ use super::item::unquoted;
 use super::message;
 use super::pieces::Pieces;
 use crate::ast::{
-    Argument, AxisRef, BinaryOperator, Block, DimArgument, DimArguments, Expr, ExprKind, Ident, Let, Pattern,
-    PlacedDim, Statement, Type, TypeDim, TypeKind, UnaryOperator,
+    Argument, AxisRef, BinaryOperator, Block, DimArgument, DimArguments, Docs, Expr, ExprKind, Ident, Let,
+    Pattern, PlacedDim, Statement, Type, TypeDim, TypeKind, UnaryOperator,
 };
 use crate::source::Span;
 
@@ -121,6 +121,9 @@ impl Pieces<'_> {
         for child in pair.into_inner() {
             match child.as_rule() {
                 Rule::let_statement => statements.push(Statement::Let(self.let_statement(child))),
+                Rule::dims_member => {
+                    statements.push(Statement::Dims(self.dims_member(child, Docs::default())))
+                }
                 Rule::expression => result = Some(self.expression(child)),
                 _ => {}
             }

@@ -110,7 +110,7 @@ pub(super) fn no_result(close: Span, statements: &[Statement]) -> Diagnostic {
         Some(Statement::Let(last)) => {
             diagnostic.label(last.span, "a `let` only binds a name").hint("name the value after it")
         }
-        Some(Statement::Error(_)) | None => diagnostic.hint("{ x }"),
+        Some(Statement::Dims(_) | Statement::Error(_)) | None => diagnostic.hint("{ x }"),
     }
 }
 

@@ -369,6 +369,13 @@ impl<'a> Pieces<'a> {
                 statements.push(self.finish(body, start, statement, Statement::Error));
                 continue;
             }
+            if self.text(start) == "dims" {
+                let docs = self.docs(start);
+                let statement =
+                    self.piece(Rule::dims_member).map(|pair| Statement::Dims(self.dims_member(pair, docs)));
+                statements.push(self.finish(body, start, statement, Statement::Error));
+                continue;
+            }
             let value = self.piece(Rule::expression).map(|pair| self.expression(pair));
             let failed = |span| Expr { span, kind: ExprKind::Error };
             let value = self.finish(body, start, value, failed);
