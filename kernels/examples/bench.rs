@@ -1,4 +1,5 @@
-//! Prints the speed of the matrix product and of attention on one thread: `cargo run --release -p dtlc-kernels --example bench`.
+//! Prints the speed of the matrix product and of attention on one thread: `cargo run --release -p
+//! dtlc-kernels --example bench`.
 
 use std::time::Instant;
 

@@ -1,8 +1,9 @@
 //! Flash attention on the CPU, forward and backward, in blocks of queries by blocks of keys.
 //!
-//! After Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023). Scores of a block lie key by key with the queries
-//! along vector lanes, so that the softmax over keys needs no operation across lanes. Blocks with no visible pair of query and
-//! key are skipped. Owns pointers and the division among threads; the block arithmetic is in `forward` and `backward`.
+//! After Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023). Scores of a block lie key by key
+//! with the queries along vector lanes, so that the softmax over keys needs no operation across lanes. Blocks
+//! with no visible pair of query and key are skipped. Owns pointers and the division among threads; the block
+//! arithmetic is in `forward` and `backward`.
 
 mod backward;
 mod forward;
@@ -64,9 +65,10 @@ pub struct BackwardTensors {
 /// Computes one part of the attention that `spec` describes: outputs and log-sum-exps.
 ///
 /// # Safety
-/// `spec` must pass [`AttentionSpec::check`]. Each tensor must be readable or writable at every index that its strides reach, aligned to its
-/// element; outputs overlap nothing. `scratch` must be aligned to [`crate::signature::SCRATCH_ALIGNMENT`] and hold [`AttentionSpec::scratch_bytes`]. Calls with distinct parts of one count
-/// may run at the same time with distinct scratch.
+/// `spec` must pass [`AttentionSpec::check`]. Each tensor must be readable or writable at every index that
+/// its strides reach, aligned to its element; outputs overlap nothing. `scratch` must be aligned to
+/// [`crate::signature::SCRATCH_ALIGNMENT`] and hold [`AttentionSpec::scratch_bytes`]. Calls with distinct
+/// parts of one count may run at the same time with distinct scratch.
 pub unsafe fn attention(spec: &AttentionSpec, tensors: &ForwardTensors, scratch: *mut u8, part: Part) {
     // SAFETY: the instruction set was detected; the rest is the caller's promise.
     unsafe { attention_with(Isa::detect(), spec, tensors, scratch, part) }
@@ -96,8 +98,8 @@ pub unsafe fn attention_with(
 /// Computes one part of the gradient that `spec` describes.
 ///
 /// # Safety
-/// As [`attention`], with the scratch of [`AttentionBackwardSpec::scratch_bytes`]. `o` and `lse` must be what the forward call
-/// gave for the same tensors and offsets.
+/// As [`attention`], with the scratch of [`AttentionBackwardSpec::scratch_bytes`]. `o` and `lse` must be what
+/// the forward call gave for the same tensors and offsets.
 pub unsafe fn attention_backward(
     spec: &AttentionBackwardSpec,
     tensors: &BackwardTensors,

@@ -1,4 +1,5 @@
-//! The arithmetic and copies under collectives: reduction of several buffers in a fixed order, and blocked copies.
+//! The arithmetic and copies under collectives: reduction of several buffers in a fixed order, and blocked
+//! copies.
 //!
 //! Owns no communication: the runtime says which buffers and which elements.
 
@@ -21,12 +22,12 @@ pub enum Reduction {
     Maximum,
 }
 
-/// `destination[i] = sources[0][i] (+) sources[1][i] (+) …` for `i` in `range`, combined in the order of the list in f32 and
-/// rounded once. No source is an error in the caller and gives the reduction's identity.
+/// `destination[i] = sources[0][i] (+) sources[1][i] (+) …` for `i` in `range`, combined in the order of the
+/// list in f32 and rounded once. No source is an error in the caller and gives the reduction's identity.
 ///
 /// # Safety
-/// Each source must be readable and `destination` writable for elements `range`, aligned to the element. `destination` may be
-/// one of the sources, but not overlap one otherwise.
+/// Each source must be readable and `destination` writable for elements `range`, aligned to the element.
+/// `destination` may be one of the sources, but not overlap one otherwise.
 pub unsafe fn reduce(
     destination: *mut u8,
     sources: &[*const u8],
@@ -76,8 +77,8 @@ unsafe fn reduce_maximum_body<Stored: Number>(
     unsafe { reduce_with::<Stored>(destination, sources, range, f32::NEG_INFINITY, greater) }
 }
 
-/// Works in chunks that stay in registers or the first-level cache while the sources pass by. Reads a chunk of every source before
-/// it writes that chunk, so the destination may be a source.
+/// Works in chunks that stay in registers or the first-level cache while the sources pass by. Reads a chunk
+/// of every source before it writes that chunk, so the destination may be a source.
 ///
 /// # Safety
 /// As [`reduce`].

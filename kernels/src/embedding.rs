@@ -1,7 +1,7 @@
 //! The embedding kernels: take rows of a vocabulary-sharded table by id, and its transpose, scatter-add.
 //!
-//! Scatter-add sorts the tokens by id first (counting sort in scratch, stable), then sums each row's tokens in order: the result does
-//! not depend on the number of threads, and a narrow output is rounded once.
+//! Scatter-add sorts the tokens by id first (counting sort in scratch, stable), then sums each row's tokens
+//! in order: the result does not depend on the number of threads, and a narrow output is rounded once.
 
 use crate::{
     isa::{Isa, for_each_isa},
@@ -12,8 +12,8 @@ use crate::{
 /// Copies one part of the rows that `ids` name; ids outside `[offset, offset + vocabulary)` give zeros.
 ///
 /// # Safety
-/// `table` must be readable for `[vocabulary, width]`, `ids` for `tokens`, and `output` writable for `[tokens, width]`, all
-/// aligned to their elements; `output` overlaps neither.
+/// `table` must be readable for `[vocabulary, width]`, `ids` for `tokens`, and `output` writable for
+/// `[tokens, width]`, all aligned to their elements; `output` overlaps neither.
 pub unsafe fn take(
     spec: &TakeSpec,
     table: *const u8,
@@ -38,10 +38,10 @@ pub unsafe fn take(
 /// Adds one part (a range of columns) of the source's rows to the output's rows that `ids` name.
 ///
 /// # Safety
-/// `source` must be readable for `[tokens, width]`, `ids` for `tokens`, and `output` writable for `[vocabulary, width]`, all
-/// aligned to their elements; `output` overlaps neither. `scratch` must be aligned to
-/// [`crate::signature::SCRATCH_ALIGNMENT`] and hold [`ScatterAddSpec::scratch_bytes`]. Calls with distinct parts of one count may run at the same time
-/// with distinct scratch.
+/// `source` must be readable for `[tokens, width]`, `ids` for `tokens`, and `output` writable for
+/// `[vocabulary, width]`, all aligned to their elements; `output` overlaps neither. `scratch` must be aligned
+/// to [`crate::signature::SCRATCH_ALIGNMENT`] and hold [`ScatterAddSpec::scratch_bytes`]. Calls with distinct
+/// parts of one count may run at the same time with distinct scratch.
 pub unsafe fn scatter_add(
     spec: &ScatterAddSpec,
     source: *const u8,
@@ -55,7 +55,8 @@ pub unsafe fn scatter_add(
     if columns.is_empty() || spec.vocabulary == 0 {
         return;
     }
-    // SAFETY: scratch holds both arrays; every token in `sorted` and every row is in range, and the columns inside the width.
+    // SAFETY: scratch holds both arrays; every token in `sorted` and every row is in range, and the columns
+    // inside the width.
     unsafe {
         let ids = std::slice::from_raw_parts(ids, spec.tokens);
         let ends = scratch.cast::<u32>();
@@ -89,8 +90,9 @@ fn local_row(id: u32, offset: i64, vocabulary: usize) -> Option<usize> {
     (0..vocabulary as i64).contains(&row).then_some(row as usize)
 }
 
-/// Sorts the tokens whose row is local by row, keeping their order within a row. `ends`, zero on entry and one longer than the
-/// vocabulary, holds on return for each row where its tokens end in `sorted`; they start where the row before ends.
+/// Sorts the tokens whose row is local by row, keeping their order within a row. `ends`, zero on entry and
+/// one longer than the vocabulary, holds on return for each row where its tokens end in `sorted`; they start
+/// where the row before ends.
 fn sort_by_row(ids: &[u32], offset: i64, ends: &mut [u32], sorted: &mut [u32]) {
     let vocabulary = ends.len() - 1;
     for &id in ids {

@@ -1,11 +1,12 @@
 //! f32 matrix product of strided operands with packing memory given by the caller.
 //!
-//! The loop structure is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): panels
-//! of both operands are packed (and bf16 widened) into scratch, then register tiles are computed by the microkernels of
-//! `gemm-f32`. That crate's own driver allocates in each call, which a training step must not.
+//! The loop structure is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
+//! (2008): panels of both operands are packed (and bf16 widened) into scratch, then register tiles are
+//! computed by the microkernels of `gemm-f32`. That crate's own driver allocates in each call, which a
+//! training step must not.
 //!
-//! Each output is one chain of fused multiply-adds per block of the contraction, in order; blocks are cut by the total
-//! contraction extent alone. So an output's bits do not depend on which tile it falls in.
+//! Each output is one chain of fused multiply-adds per block of the contraction, in order; blocks are cut by
+//! the total contraction extent alone. So an output's bits do not depend on which tile it falls in.
 
 pub(crate) mod blocking;
 mod microkernel;
@@ -62,16 +63,17 @@ pub(crate) struct Product<'a> {
 /// Computes one product.
 ///
 /// # Safety
-/// `isa` must be available; the operands must be readable and the output writable at every index; `scratch` must be aligned
-/// and hold [`blocking::scratch_bytes`] for the product's sizes; nothing else may access output or scratch meanwhile.
+/// `isa` must be available; the operands must be readable and the output writable at every index; `scratch`
+/// must be aligned and hold [`blocking::scratch_bytes`] for the product's sizes; nothing else may access
+/// output or scratch meanwhile.
 pub(crate) unsafe fn gemm(isa: Isa, product: &Product<'_>, scratch: *mut u8) {
     let k: usize = product.contraction.iter().map(|contraction| contraction.extent).product();
     let depth = blocking::depth(k);
     let packed_left = scratch.cast::<f32>();
     let packed_right = scratch.wrapping_add(blocking::left_bytes(product.lanes, k)).cast::<f32>();
 
-    // SAFETY: all pointers stay inside what the caller vouches for: blocks cover `0..columns`, `0..k`, `0..lanes` once, and the
-    // packed panels fit the scratch sizes that `blocking` states for these extents.
+    // SAFETY: all pointers stay inside what the caller vouches for: blocks cover `0..columns`, `0..k`,
+    // `0..lanes` once, and the packed panels fit the scratch sizes that `blocking` states for these extents.
     unsafe {
         if k == 0 {
             return clear(product);
@@ -131,8 +133,8 @@ unsafe fn block_of_right(
     unsafe { pack_right(isa, operand, product.contraction, span, columns, packed) }
 }
 
-/// Packs lanes of a left operand over the contraction steps `span`. Needs `span.len()` floats for each lane, lanes rounded up
-/// to 64.
+/// Packs lanes of a left operand over the contraction steps `span`. Needs `span.len()` floats for each lane,
+/// lanes rounded up to 64.
 ///
 /// # Safety
 /// `isa` must be available, the operand readable at these indices, and the destination writable.
@@ -150,8 +152,8 @@ pub(crate) unsafe fn pack_left(
     unsafe { pack::pack(isa, operand, contraction, span, panels, destination) };
 }
 
-/// Packs columns of a right operand over the contraction steps `span`. Needs `span.len()` floats for each column, columns
-/// rounded up to 12.
+/// Packs columns of a right operand over the contraction steps `span`. Needs `span.len()` floats for each
+/// column, columns rounded up to 12.
 ///
 /// # Safety
 /// As [`pack_left`].
@@ -218,12 +220,12 @@ pub(crate) struct Block {
     pub scale: f32,
 }
 
-/// Runs the microkernel over every register tile of the block. A right panel stays in the first-level cache while the left
-/// panels pass by it.
+/// Runs the microkernel over every register tile of the block. A right panel stays in the first-level cache
+/// while the left panels pass by it.
 ///
 /// # Safety
-/// `isa` must be available, the operands readable (the left one packed by [`pack_left`] for the same `isa`) and the output
-/// writable at every index.
+/// `isa` must be available, the operands readable (the left one packed by [`pack_left`] for the same `isa`)
+/// and the output writable at every index.
 pub(crate) unsafe fn multiply(isa: Isa, block: &Block) {
     let kernels = Microkernels::of(isa);
     for column in (0..block.columns).step_by(kernels.columns) {

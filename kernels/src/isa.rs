@@ -37,15 +37,23 @@ impl Isa {
     }
 }
 
-/// Defines `fn name(isa, arguments)` that runs `body(arguments)` compiled for `isa`. `body` must be `#[inline(always)]`, so that
-/// its loops are vectorised with the caller's features. The defined function is unsafe: `isa` must be available.
+/// Defines `fn name(isa, arguments)` that runs `body(arguments)` compiled for `isa`. `body` must be
+/// `#[inline(always)]`, so that its loops are vectorised with the caller's features. The defined function is
+/// unsafe: `isa` must be available.
 macro_rules! for_each_isa {
-    ($(#[$attribute:meta])* $visibility:vis fn $name:ident $(<$generic:ident: $bound:path>)? ($($argument:ident: $kind:ty),* $(,)?) $(-> $result:ty)? = $body:ident) => {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis fn $name:ident $(<$generic:ident: $bound:path>)?
+        ($($argument:ident: $kind:ty),* $(,)?) $(-> $result:ty)? = $body:ident
+    ) => {
         $(#[$attribute])*
         ///
         /// # Safety
         /// `isa` must be one of [`crate::isa::Isa::available`], and what the body asks for must hold.
-        $visibility unsafe fn $name $(<$generic: $bound>)? (isa: $crate::isa::Isa, $($argument: $kind),*) $(-> $result)? {
+        $visibility unsafe fn $name $(<$generic: $bound>)? (
+            isa: $crate::isa::Isa,
+            $($argument: $kind),*
+        ) $(-> $result)? {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
             unsafe fn avx512 $(<$generic: $bound>)? ($($argument: $kind),*) $(-> $result)? {

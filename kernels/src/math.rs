@@ -1,17 +1,19 @@
 //! Branch-free exp and tanh in f32, written so that loops over them vectorise on every instruction set.
 //!
-//! Both give the same bits wherever they run: each step is a single IEEE operation (a fused multiply-add counts as one).
+//! Both give the same bits wherever they run: each step is a single IEEE operation (a fused multiply-add
+//! counts as one).
 
 use std::f32::consts::LOG2_E;
 
-/// Adding and subtracting this rounds an f32 below 2²² to the nearest integer, which is then in its low mantissa bits.
+/// Adding and subtracting this rounds an f32 below 2²² to the nearest integer, which is then in its low
+/// mantissa bits.
 const ROUND: f32 = 12_582_912.0;
 /// ln 2 in two parts; the first has few enough bits that its product with an exponent is exact.
 const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 
-/// eˣ with a relative error below 1.2e-7 where the result is a normal number, and an absolute error of at most 2⁻¹⁴⁹ below that; 0 at
-/// -∞ and ∞ above 88.73; NaN for NaN.
+/// eˣ with a relative error below 1.2e-7 where the result is a normal number, and an absolute error of at
+/// most 2⁻¹⁴⁹ below that; 0 at -∞ and ∞ above 88.73; NaN for NaN.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // Past these the result is 0 or ∞ anyway; comparisons this way round keep NaN.

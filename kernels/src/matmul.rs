@@ -1,6 +1,7 @@
 //! The matrix product kernel: from a [`MatmulSpec`], pointers and a part of the work to calls of the GEMM.
 //!
-//! Does batching, the division among threads and narrow outputs; cache blocking and arithmetic are `crate::gemm`'s.
+//! Does batching, the division among threads and narrow outputs; cache blocking and arithmetic are
+//! `crate::gemm`'s.
 
 use std::ops::Range;
 
@@ -16,9 +17,10 @@ use half::bf16;
 /// Computes one part of the product that `spec` describes.
 ///
 /// # Safety
-/// `spec` must pass [`MatmulSpec::check`]. `a` and `b` must be readable and `c` writable at every index that `spec` reaches
-/// from them, aligned to their elements, and `c` must overlap neither. `scratch` must be aligned to
-/// [`crate::signature::SCRATCH_ALIGNMENT`] and hold [`MatmulSpec::scratch_bytes`]. Calls with distinct parts of one count may run at the same time with distinct scratch.
+/// `spec` must pass [`MatmulSpec::check`]. `a` and `b` must be readable and `c` writable at every index that
+/// `spec` reaches from them, aligned to their elements, and `c` must overlap neither. `scratch` must be
+/// aligned to [`crate::signature::SCRATCH_ALIGNMENT`] and hold [`MatmulSpec::scratch_bytes`]. Calls with
+/// distinct parts of one count may run at the same time with distinct scratch.
 pub unsafe fn matmul(
     spec: &MatmulSpec,
     a: *const u8,
@@ -119,7 +121,8 @@ impl Call<'_> {
             accumulation: spec.accumulation,
             scale: spec.scale,
         };
-        // SAFETY: the product's indices are the call's; a narrow output is never used as the f32 pointer above.
+        // SAFETY: the product's indices are the call's; a narrow output is never used as the f32 pointer
+        // above.
         unsafe {
             match spec.c {
                 Element::F32 => gemm(self.isa, &product, self.scratch),

@@ -28,7 +28,8 @@ impl Number for bf16 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
     }
 
-    /// Branch-free, so that loops over it vectorise: adds half a unit of the last kept place, one less if that place is even.
+    /// Branch-free, so that loops over it vectorise: adds half a unit of the last kept place, one less if
+    /// that place is even.
     #[inline(always)]
     fn narrow(value: f32) -> Self {
         let bits = value.to_bits();

@@ -1,8 +1,8 @@
 //! What the compiler and the runtime share about each kernel: descriptors that are stored in a program.
 //!
-//! The compiler fills a descriptor, asks it for its scratch size and puts both in the program; the runtime asks it for
-//! the number of parts and calls the kernel. Strides are in elements, not bytes, unless a name says otherwise. Holds no
-//! pointers and no code of the kernels themselves.
+//! The compiler fills a descriptor, asks it for its scratch size and puts both in the program; the runtime
+//! asks it for the number of parts and calls the kernel. Strides are in elements, not bytes, unless a name
+//! says otherwise. Holds no pointers and no code of the kernels themselves.
 
 mod attention;
 mod embedding;
@@ -49,8 +49,8 @@ pub enum Accumulation {
     Add,
 }
 
-/// One share of a kernel call: part `index` of `count`. Distinct parts of one call write disjoint memory and may run at the
-/// same time, each with scratch of its own.
+/// One share of a kernel call: part `index` of `count`. Distinct parts of one call write disjoint memory and
+/// may run at the same time, each with scratch of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Which part, `0..count`.
@@ -63,7 +63,8 @@ impl Part {
     /// The call in one piece.
     pub const WHOLE: Part = Part { index: 0, count: 1 };
 
-    /// This part's share of `0..extent`, cut at multiples of `granule`; empty if there are more parts than granules.
+    /// This part's share of `0..extent`, cut at multiples of `granule`; empty if there are more parts than
+    /// granules.
     pub fn range(self, extent: usize, granule: usize) -> Range<usize> {
         let granules = extent.div_ceil(granule);
         let cut = |index: usize| (granules * index / self.count * granule).min(extent);

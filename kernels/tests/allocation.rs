@@ -1,4 +1,5 @@
-//! No kernel allocates, not even in its first call. Alone in its binary, since the count is of the whole process.
+//! No kernel allocates, not even in its first call. Alone in its binary, since the count is of the whole
+//! process.
 
 mod support;
 

@@ -1,5 +1,6 @@
-//! Flash attention against f64, forward and backward: odd lengths, grouped heads, windows, caps, offsets, queries that see
-//! nothing, both element types, every instruction set, and the same bits for any number of parts.
+//! Flash attention against f64, forward and backward: odd lengths, grouped heads, windows, caps, offsets,
+//! queries that see nothing, both element types, every instruction set, and the same bits for any number of
+//! parts.
 
 mod support;
 
@@ -29,7 +30,8 @@ const PLAIN: Shape = Shape {
     element: Element::F32,
 };
 
-/// Sums in a tensor's layout, and the same sums with all terms taken as positive: what rounding errors are relative to.
+/// Sums in a tensor's layout, and the same sums with all terms taken as positive: what rounding errors are
+/// relative to.
 struct Sums {
     values: Vec<f64>,
     magnitudes: Vec<f64>,

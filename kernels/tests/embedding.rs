@@ -1,4 +1,5 @@
-//! Take and scatter-add against plain loops: shards of a vocabulary, ids outside, both types, any number of parts.
+//! Take and scatter-add against plain loops: shards of a vocabulary, ids outside, both types, any number of
+//! parts.
 
 mod support;
 
@@ -22,10 +23,11 @@ fn take_reads_the_shard_and_zeros_elsewhere() {
             let ids = random_ids(tokens, offset + vocabulary + 5, &mut numbers);
             for parts in [1, 2, 5] {
                 let mut output = Stored::random(element, tokens * width, &mut numbers);
+                let to = output.pointer_mut();
                 run_parts(parts, 0, |part, _| {
                     // SAFETY: the buffers have the sizes that the spec states.
                     unsafe {
-                        take(&spec, table.pointer(), ids.as_ptr(), output.pointer_mut(), offset as i64, part);
+                        take(&spec, table.pointer(), ids.as_ptr(), to, offset as i64, part);
                     }
                 });
                 for (index, &id) in ids.iter().enumerate() {
@@ -64,18 +66,11 @@ fn check_scatter(spec: &ScatterAddSpec, offset: usize, numbers: &mut Numbers) {
     let old = Stored::random(spec.output, spec.vocabulary * spec.width, numbers);
     let run = |parts| {
         let mut output = old.clone();
+        let to = output.pointer_mut();
         run_parts(parts, spec.scratch_bytes(), |part, scratch| {
             // SAFETY: the buffers have the sizes that the spec states.
             unsafe {
-                scatter_add(
-                    spec,
-                    source.pointer(),
-                    ids.as_ptr(),
-                    output.pointer_mut(),
-                    offset as i64,
-                    scratch,
-                    part,
-                );
+                scatter_add(spec, source.pointer(), ids.as_ptr(), to, offset as i64, scratch, part);
             }
         });
         output

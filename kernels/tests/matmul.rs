@@ -1,5 +1,5 @@
-//! The matrix product against f64 sums: odd sizes, every layout and type, batches, compound contractions, every instruction set,
-//! and the same bits for any number of parts.
+//! The matrix product against f64 sums: odd sizes, every layout and type, batches, compound contractions,
+//! every instruction set, and the same bits for any number of parts.
 
 mod support;
 
@@ -60,19 +60,10 @@ impl Case {
 
     fn run(&self, isa: Isa, parts: usize) -> Stored {
         let mut c = self.c.clone();
+        let to = c.pointer_mut();
         run_parts(parts, self.spec.scratch_bytes(), |part, scratch| {
             // SAFETY: the buffers were sized by the dims that the spec was made from, scratch by the spec.
-            unsafe {
-                matmul_with(
-                    isa,
-                    &self.spec,
-                    self.a.pointer(),
-                    self.b.pointer(),
-                    c.pointer_mut(),
-                    scratch,
-                    part,
-                )
-            };
+            unsafe { matmul_with(isa, &self.spec, self.a.pointer(), self.b.pointer(), to, scratch, part) };
         });
         c
     }

@@ -1,7 +1,7 @@
 //! The backward pass of one key-value head: for each block of queries of its group, over blocks of keys.
 //!
-//! With P the probabilities and ∘ elementwise: dV += Pᵀ dO, dP = dO Vᵀ, dS = P ∘ (dP - rowsum(dO ∘ O)), dQ += scale · dS K,
-//! dK += scale · dSᵀ Q. P is computed anew from q, k and the log-sum-exp.
+//! With P the probabilities and ∘ elementwise: dV += Pᵀ dO, dP = dO Vᵀ, dS = P ∘ (dP - rowsum(dO ∘ O)), dQ +=
+//! scale · dS K, dK += scale · dSᵀ Q. P is computed anew from q, k and the log-sum-exp.
 
 use super::{
     BackwardTensors,
@@ -39,7 +39,8 @@ impl Backward<'_> {
     pub(super) unsafe fn kv_head(&self, batch: usize, kv_head: usize) {
         let spec = self.forward();
         let head = Head { batch, kv_head, group: 0 };
-        // SAFETY: all blocks fit the layout, which was made for this spec; the layout's pieces do not overlap.
+        // SAFETY: all blocks fit the layout, which was made for this spec; the layout's pieces do not
+        // overlap.
         unsafe {
             clear(&self.k_gradient(head), spec.k_len, spec.head_dim);
             clear(&self.v_gradient(head), spec.k_len, spec.value_dim);

@@ -32,7 +32,8 @@ impl Forward<'_> {
         let first_query = self.tensors.q_offset + first as i64;
         let visibility = Visibility::new(spec, first_query, queries, self.tensors.k_offset);
         let o = self.floats(self.layout.o);
-        // SAFETY: all blocks fit the layout, which was made for this spec; the layout's pieces do not overlap.
+        // SAFETY: all blocks fit the layout, which was made for this spec; the layout's pieces do not
+        // overlap.
         unsafe {
             (*self.queries(self.layout.maximum)).fill(f32::NEG_INFINITY);
             (*self.queries(self.layout.sum)).fill(0.0);

@@ -6,7 +6,8 @@ use crate::signature::{AttentionSpec, Element, aligned};
 pub(crate) const QUERIES: usize = 128;
 /// Keys in a block: the rows of a score tile.
 pub(crate) const KEYS: usize = 128;
-/// Floats between rows of a score tile. Nine cache lines: a power of 2 would put all rows into few cache sets.
+/// Floats between rows of a score tile. Nine cache lines: a power of 2 would put all rows into few cache
+/// sets.
 pub(crate) const PITCH: usize = QUERIES + 16;
 
 /// Every microkernel's lanes divide this.

@@ -1,4 +1,5 @@
-//! A block of positions of one head, `[rows, features]` with features side by side, in the forms that the GEMM takes.
+//! A block of positions of one head, `[rows, features]` with features side by side, in the forms that the
+//! GEMM takes.
 
 use crate::{
     gemm::{Operand, Right, Side, pack_left, pack_right},
@@ -63,7 +64,8 @@ impl Matrix {
     /// Packs a left operand with lanes along features, to be summed over rows.
     ///
     /// # Safety
-    /// The matrix must be readable and `packed` hold `rows` floats for each feature, features rounded up to 64.
+    /// The matrix must be readable and `packed` hold `rows` floats for each feature, features rounded up to
+    /// 64.
     pub(super) unsafe fn pack_by_feature(&self, isa: Isa, packed: *mut f32) {
         let operand = Operand { data: self.data, element: self.element, stride: 1, side: Side::A };
         let contraction = [steps(self.rows, self.row_stride)];
@@ -71,10 +73,12 @@ impl Matrix {
         unsafe { pack_left(isa, &operand, &contraction, 0..self.rows, 0..self.features, packed) };
     }
 
-    /// The right operand with columns along rows, to be summed over features; `packed` is used unless the matrix is f32.
+    /// The right operand with columns along rows, to be summed over features; `packed` is used unless the
+    /// matrix is f32.
     ///
     /// # Safety
-    /// The matrix must be readable and, unless it is f32, `packed` hold `features` floats for each row, rows rounded up to 12.
+    /// The matrix must be readable and, unless it is f32, `packed` hold `features` floats for each row, rows
+    /// rounded up to 12.
     pub(super) unsafe fn columns(&self, isa: Isa, packed: *mut f32) -> Right {
         let operand =
             Operand { data: self.data, element: self.element, stride: self.row_stride, side: Side::A };
@@ -143,7 +147,8 @@ for_each_isa! {
     fn dot<Stored: Number>(left: *const Stored, right: *const Stored, count: usize) -> f32 = dot_body
 }
 
-/// Sums in 16 chains, so that it vectorises and gives the same bits on every instruction set with fused multiply-add.
+/// Sums in 16 chains, so that it vectorises and gives the same bits on every instruction set with fused
+/// multiply-add.
 ///
 /// # Safety
 /// Both rows must be readable for `count` numbers.

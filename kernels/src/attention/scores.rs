@@ -1,7 +1,8 @@
-//! The elementwise part of attention on one tile of scores: cap, mask, online softmax, and the softmax's gradient.
+//! The elementwise part of attention on one tile of scores: cap, mask, online softmax, and the softmax's
+//! gradient.
 //!
-//! A tile holds a row of query lanes for each key, [`PITCH`] apart. Lanes past the block's queries hold rubbish that no
-//! one reads.
+//! A tile holds a row of query lanes for each key, [`PITCH`] apart. Lanes past the block's queries hold
+//! rubbish that no one reads.
 
 use std::ops::Range;
 
@@ -132,8 +133,8 @@ pub(super) struct Running {
 }
 
 for_each_isa! {
-    /// Takes a tile's scores into the running maximum and sum, turns them into exponentials relative to the new
-    /// maximum, and sets `decay` to what sums relative to the old maximum are worth now.
+    /// Takes a tile's scores into the running maximum and sum, turns them into exponentials relative to the
+    /// new maximum, and sets `decay` to what sums relative to the old maximum are worth now.
     pub(super) fn online_softmax(tile: &Tile, running: &Running) = online_softmax_body
 }
 
@@ -223,7 +224,8 @@ pub(super) struct QueryTerms<'a> {
 }
 
 for_each_isa! {
-    /// Turns `scores` into probabilities, and `gradients` from those of the probabilities into those of the scores before the cap.
+    /// Turns `scores` into probabilities, and `gradients` from those of the probabilities into those of the
+    /// scores before the cap.
     pub(super) fn softmax_gradient(scores: &Tile, gradients: &Tile, terms: &QueryTerms<'_>) = softmax_gradient_body
 }
 

@@ -1,10 +1,10 @@
-//! Cache block sizes of the GEMM and the scratch they need. The same on every host, so that a program's memory plan holds
-//! wherever it runs.
+//! Cache block sizes of the GEMM and the scratch they need. The same on every host, so that a program's
+//! memory plan holds wherever it runs.
 
 use crate::signature::aligned;
 
-/// Lanes of the output per packed left block: with [`DEPTH`], 3/4 of a 1 MiB second-level cache. A multiple of every
-/// microkernel's lanes.
+/// Lanes of the output per packed left block: with [`DEPTH`], 3/4 of a 1 MiB second-level cache. A multiple
+/// of every microkernel's lanes.
 pub(crate) const LANES: usize = 384;
 /// Columns of the output per packed right block. A multiple of every microkernel's columns.
 pub(crate) const COLUMNS: usize = 768;

@@ -87,8 +87,8 @@ impl Microkernels {
     /// Computes one tile.
     ///
     /// # Safety
-    /// The instruction set must be available; the left panel must be readable for `depth` rows of [`Self::lanes`], the right
-    /// one at the tile's indices; the output must be writable there.
+    /// The instruction set must be available; the left panel must be readable for `depth` rows of
+    /// [`Self::lanes`], the right one at the tile's indices; the output must be writable there.
     pub(crate) unsafe fn run(&self, tile: &Tile) {
         let vectors = tile.lanes.div_ceil(self.vector);
         let function = self.functions[(vectors - 1) * self.columns + tile.columns - 1];
@@ -97,7 +97,8 @@ impl Microkernels {
             Accumulation::Overwrite => (0.0, 0),
             Accumulation::Add => (1.0, 1),
         };
-        // SAFETY: the kernel reads `depth` steps of both panels at the strides given and writes lanes × columns outputs.
+        // SAFETY: the kernel reads `depth` steps of both panels at the strides given and writes lanes ×
+        // columns outputs.
         unsafe {
             function(
                 tile.lanes,

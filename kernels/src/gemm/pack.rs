@@ -1,4 +1,5 @@
-//! Packs a block of an operand into panels: for each contraction step, the panel's lanes side by side, in f32.
+//! Packs a block of an operand into panels: for each contraction step, the panel's lanes side by side, in
+//! f32.
 
 use std::ops::Range;
 
@@ -16,10 +17,12 @@ pub(crate) struct Panels {
     pub width: usize,
 }
 
-/// Packs `panels` of `operand` over the contraction steps `span`; panel `i` starts at `i * width * span.len()`.
+/// Packs `panels` of `operand` over the contraction steps `span`; panel `i` starts at `i * width *
+/// span.len()`.
 ///
 /// # Safety
-/// `isa` must be available, the operand readable at these indices, and the destination writable for whole panels.
+/// `isa` must be available, the operand readable at these indices, and the destination writable for whole
+/// panels.
 pub(crate) unsafe fn pack(
     isa: Isa,
     operand: &Operand,
@@ -121,7 +124,8 @@ unsafe fn pack_lane_major<Stored: Number>(source: *const Stored, piece: &Piece, 
     const WIDE: usize = 64;
     const NARROW: usize = 6;
     for step in 0..piece.length {
-        // SAFETY: the step's lanes are inside source and panel. Fixed sizes first, so that the copies are unrolled vectors.
+        // SAFETY: the step's lanes are inside source and panel. Fixed sizes first, so that the copies are
+        // unrolled vectors.
         unsafe {
             let from = source.wrapping_offset(step as isize * piece.step_stride);
             let to = panel.add(step * piece.width);
@@ -144,7 +148,8 @@ unsafe fn copy<Stored: Number>(from: *const Stored, to: *mut f32, count: usize) 
     }
 }
 
-/// Lanes lie apart: reads runs of steps lane by lane, few enough steps that the panel's lines stay in the first-level cache.
+/// Lanes lie apart: reads runs of steps lane by lane, few enough steps that the panel's lines stay in the
+/// first-level cache.
 ///
 /// # Safety
 /// As [`pack`].

@@ -8,12 +8,13 @@ use crate::attention::layout;
 /// Softmax attention of grouped queries, with no score matrix in memory.
 ///
 /// For each batch, key-value head `h` and query head `g` of its group, query `i` attends to the keys `j` that
-/// it sees: `score = cap(scale * q[i] · k[j])`, `o[i] = sum of softmax(score)[j] * v[j]`, and `lse[i] = ln sum exp(score[j])`. Queries and keys have
-/// global coordinates: their index plus an offset that comes at run time. Query `i` sees key `j` if, in global
-/// coordinates, `j <= i` (where causal) and `i - j < window` (where there is one). A query that sees no key gives `o = 0` and
-/// `lse = -∞`, and zero gradients.
+/// it sees: `score = cap(scale * q[i] · k[j])`, `o[i] = sum of softmax(score)[j] * v[j]`, and `lse[i] = ln
+/// sum exp(score[j])`. Queries and keys have global coordinates: their index plus an offset that comes at run
+/// time. Query `i` sees key `j` if, in global coordinates, `j <= i` (where causal) and `i - j < window`
+/// (where there is one). A query that sees no key gives `o = 0` and `lse = -∞`, and zero gradients.
 ///
-/// Query, key and output features have stride 1. All tensors but `lse` (f32) have one element type; scores, sums and `o` are computed in f32.
+/// Query, key and output features have stride 1. All tensors but `lse` (f32) have one element type; scores,
+/// sums and `o` are computed in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionSpec {
     /// Independent sequences.
@@ -76,7 +77,8 @@ pub struct HeadStrides {
 
 /// The gradient of [`AttentionSpec`]: from q, k, v, o, lse and the gradient of o to those of q, k and v.
 ///
-/// Gradients have the element type of the tensors. Those of k and v are summed over the group, then over queries, in that fixed order, in f32.
+/// Gradients have the element type of the tensors. Those of k and v are summed over the group, then over
+/// queries, in that fixed order, in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionBackwardSpec {
     /// The attention that was computed.
@@ -133,8 +135,8 @@ impl AttentionBackwardSpec {
         (self.forward.batch * self.forward.kv_heads).clamp(1, threads.max(1))
     }
 
-    /// Scratch in bytes for each part that runs at the same time. In bf16 it includes f32 sums for the gradients of k and
-    /// v of one head: `4 * k_len * (head_dim + value_dim)`.
+    /// Scratch in bytes for each part that runs at the same time. In bf16 it includes f32 sums for the
+    /// gradients of k and v of one head: `4 * k_len * (head_dim + value_dim)`.
     pub fn scratch_bytes(&self) -> usize {
         layout::BackwardLayout::of(&self.forward).bytes
     }

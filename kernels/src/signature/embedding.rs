@@ -9,8 +9,9 @@ const COLUMN_GRANULE: usize = 16;
 
 /// `output[t, :] = table[ids[t] - offset, :]`, or zeros if the table's shard does not hold that row.
 ///
-/// Table `[vocabulary, width]` and output `[tokens, width]` are dense; ids are i32 or u32 (ids are below 2³¹, so both have the
-/// same bits; a negative id is in no shard). `offset`, the global id of the shard's first row, comes at run time.
+/// Table `[vocabulary, width]` and output `[tokens, width]` are dense; ids are i32 or u32 (ids are below 2³¹,
+/// so both have the same bits; a negative id is in no shard). `offset`, the global id of the shard's first
+/// row, comes at run time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakeSpec {
     /// Number of ids.
@@ -32,8 +33,8 @@ impl TakeSpec {
 
 /// `output[v, :] (+)= sum of source[t, :] over the t with ids[t] - offset = v`, in the order of `t`.
 ///
-/// Source `[tokens, width]` and output `[vocabulary, width]` are dense. The sum of a row is in f32 and meets the output once, so a bf16
-/// output is rounded once. Ids outside the shard are skipped.
+/// Source `[tokens, width]` and output `[vocabulary, width]` are dense. The sum of a row is in f32 and meets
+/// the output once, so a bf16 output is rounded once. Ids outside the shard are skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScatterAddSpec {
     /// Number of ids.
@@ -51,7 +52,8 @@ pub struct ScatterAddSpec {
 }
 
 impl ScatterAddSpec {
-    /// Number of parts worth running on `threads` threads. Parts divide the columns, so skewed ids do not unbalance them.
+    /// Number of parts worth running on `threads` threads. Parts divide the columns, so skewed ids do not
+    /// unbalance them.
     pub fn parts(&self, threads: usize) -> usize {
         let bytes = self.tokens * self.width * self.source.bytes();
         parts_by_bytes(bytes, threads).min(self.width.div_ceil(COLUMN_GRANULE).max(1))

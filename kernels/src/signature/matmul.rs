@@ -1,6 +1,7 @@
 //! Descriptor of the matrix product kernel, and how a general contraction of strided tensors becomes one.
 //!
-//! From the compiler's `dot` with concrete local strides to [`MatmulSpec`]. The arithmetic is in `crate::matmul`.
+//! From the compiler's `dot` with concrete local strides to [`MatmulSpec`]. The arithmetic is in
+//! `crate::matmul`.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +10,10 @@ use crate::gemm::blocking;
 
 /// `C[batch, i, j] (+)= scale * sum over p of A[batch, i, p] * B[batch, p, j]`, with any strides.
 ///
-/// `i` and `j` have one stride each per tensor; a row or column index made of several dims whose strides do not nest is
-/// given as batch loops in which the other operand's stride is 0 (that operand is then packed again in each iteration). The
-/// contraction may be made of several loops at no cost. Products are summed in f32 in the order of `p`, in blocks whose size depends
-/// on the total contraction extent alone.
+/// `i` and `j` have one stride each per tensor; a row or column index made of several dims whose strides do
+/// not nest is given as batch loops in which the other operand's stride is 0 (that operand is then packed
+/// again in each iteration). The contraction may be made of several loops at no cost. Products are summed in
+/// f32 in the order of `p`, in blocks whose size depends on the total contraction extent alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MatmulSpec {
     /// Independent products, outermost loop first; may be empty.
@@ -83,9 +84,9 @@ pub struct ContractionDim {
 impl MatmulSpec {
     /// The product that contracts tensors with these dims, C replaced and `scale` 1.
     ///
-    /// Neighbouring dims whose strides nest are merged; of what remains the most useful one becomes `m` and `n`, others
-    /// become batch loops. Errors if a dim of extent above 1 is in one input alone and not in C (sum it before), or in C
-    /// alone.
+    /// Neighbouring dims whose strides nest are merged; of what remains the most useful one becomes `m` and
+    /// `n`, others become batch loops. Errors if a dim of extent above 1 is in one input alone and not in C
+    /// (sum it before), or in C alone.
     pub fn contract(
         dims: &[ContractionDim],
         a: Element,
@@ -211,8 +212,8 @@ impl MatmulSpec {
         }
     }
 
-    /// Divides `parts` over batch, rows and columns: each prime factor goes to the batch while that divides well, else
-    /// to the longer side of the tile.
+    /// Divides `parts` over batch, rows and columns: each prime factor goes to the batch while that divides
+    /// well, else to the longer side of the tile.
     fn grid(&self, parts: usize) -> Grid {
         let mut grid = Grid { batch: 1, rows: 1, columns: 1 };
         let mut remaining = parts;
@@ -256,7 +257,8 @@ struct Grid {
     columns: usize,
 }
 
-/// Drops dims of extent 1 and merges each pair of dims that step through every tensor they are in as one would.
+/// Drops dims of extent 1 and merges each pair of dims that step through every tensor they are in as one
+/// would.
 fn merge_nested(dims: &[ContractionDim]) -> Vec<ContractionDim> {
     let mut merged: Vec<ContractionDim> = dims.iter().copied().filter(|dim| dim.extent != 1).collect();
     let mut outer = 0;
@@ -273,7 +275,8 @@ fn merge_nested(dims: &[ContractionDim]) -> Vec<ContractionDim> {
     merged
 }
 
-/// Whether one step of `outer` is `inner.extent` steps of `inner` in each tensor, and both are in the same tensors.
+/// Whether one step of `outer` is `inner.extent` steps of `inner` in each tensor, and both are in the same
+/// tensors.
 fn nests(outer: &ContractionDim, inner: &ContractionDim) -> bool {
     let in_tensor =
         |outer_stride: Option<isize>, inner_stride: Option<isize>| match (outer_stride, inner_stride) {

@@ -196,7 +196,8 @@ impl Case {
         (probabilities, slopes, maximum + sum.ln())
     }
 
-    /// The sum of outputs times the gradient of the outputs: a loss whose gradients are the backward kernel's.
+    /// The sum of outputs times the gradient of the outputs: a loss whose gradients are the backward
+    /// kernel's.
     pub fn loss(&self) -> f64 {
         let mut loss = 0.0;
         for query in self.queries() {
@@ -227,7 +228,8 @@ pub fn at(strides: &HeadStrides, [batch, kv_head, group, position]: [usize; 4], 
         + feature
 }
 
-/// Strides of dims (batch, sequence, key-value head, group) in a random order with padding, and the memory they span.
+/// Strides of dims (batch, sequence, key-value head, group) in a random order with padding, and the memory
+/// they span.
 fn layout(extents: [usize; 4], features: usize, numbers: &mut Numbers) -> (HeadStrides, usize) {
     let mut order = [0, 1, 2, 3];
     for index in (1..4).rev() {

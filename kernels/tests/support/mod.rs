@@ -1,4 +1,5 @@
-//! What the kernel tests share: deterministic numbers, stored buffers, scratch that notices overruns, and error bounds.
+//! What the kernel tests share: deterministic numbers, stored buffers, scratch that notices overruns, and
+//! error bounds.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -128,11 +129,27 @@ impl Scratch {
     }
 }
 
-/// Runs every part of a call, last first, each with fresh scratch.
-pub fn run_parts(count: usize, scratch_bytes: usize, mut run: impl FnMut(Part, *mut u8)) {
-    for index in (0..count).rev() {
-        let mut scratch = Scratch::new(scratch_bytes);
-        run(Part { index, count }, scratch.pointer());
-        scratch.check();
+/// Runs the parts of a call at the same time, each with fresh scratch.
+pub fn run_parts(count: usize, scratch_bytes: usize, run: impl Fn(Part, *mut u8)) {
+    /// A kernel call, which owns the pointers in it.
+    struct Call<F>(F);
+
+    // SAFETY: kernels may run distinct parts of one call at the same time: what the tests are about.
+    unsafe impl<F> Sync for Call<F> {}
+
+    impl<F: Fn(Part, *mut u8)> Call<F> {
+        fn part(&self, part: Part, scratch_bytes: usize) {
+            let mut scratch = Scratch::new(scratch_bytes);
+            self.0(part, scratch.pointer());
+            scratch.check();
+        }
     }
+
+    let call = &Call(run);
+    std::thread::scope(|scope| {
+        for index in 1..count {
+            scope.spawn(move || call.part(Part { index, count }, scratch_bytes));
+        }
+        call.part(Part { index: 0, count }, scratch_bytes);
+    });
 }
