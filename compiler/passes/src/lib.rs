@@ -7,9 +7,11 @@ mod interface;
 mod lower;
 pub mod memory;
 mod regions;
+mod update;
 mod uses;
 
 pub use differentiate::differentiate;
 pub use error::{PassError, PassErrorKind, Place};
 pub use fuse::fuse;
 pub use lower::{Atoms, Lowered, Pin, Position, lower};
+pub use update::update;

@@ -8,6 +8,7 @@ mod dims;
 mod node;
 
 pub use dims::Atoms;
+pub(crate) use node::elementwise;
 
 use crate::error::PassError;
 use crate::interface::seal;
@@ -106,7 +107,6 @@ pub fn lower(
         keys: FxHashMap::default(),
         loops: Vec::new(),
         streams: 0,
-        step: None,
     };
     lowerer.declare_params(&mut program, dtype(precision.params, DType::F32));
     lowerer.declare_inputs(&mut program);
@@ -134,8 +134,6 @@ struct Lowerer<'model> {
     loops: Vec<Dim>,
     /// Random operations so far.
     streams: u32,
-    /// The step counter, once something random asked for it.
-    step: Option<Value>,
 }
 
 impl Lowerer<'_> {
@@ -191,7 +189,6 @@ impl Lowerer<'_> {
         }
         program.main = builder.region;
         program.outputs = outputs;
-        program.inputs.extend(self.step.map(|value| Input { name: "step".to_string(), value }));
         Ok(())
     }
 

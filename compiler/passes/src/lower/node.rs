@@ -3,6 +3,7 @@
 use super::dims::{merged, reshape};
 use super::{Lowerer, dtype};
 use crate::error::{PassError, PassErrorKind};
+use crate::interface::step_input;
 use cranelift_entity::EntityRef;
 use dtlc_ir::{
     Attention, Binding, Builder, DType, Dim, Literal, Op, ReduceOp, Role, ScalarOp, Scan, Scope, Type, Value,
@@ -186,14 +187,7 @@ impl Lowerer<'_> {
     }
 
     fn random(&mut self, builder: &mut Builder, node: &Node, dtype: DType) -> Value {
-        let step = match self.step {
-            Some(step) => step,
-            None => {
-                let step = builder.program.add_value(Type::scalar(DType::U32), builder.program.no_origin());
-                builder.program.values[step].name = Some("step".to_string());
-                *self.step.insert(step)
-            }
-        };
+        let step = step_input(builder.program);
         let own = self.dims.expand(&node.ty.dims);
         let dims = self.loops.iter().chain(&own).copied().collect();
         let stream = self.streams;
