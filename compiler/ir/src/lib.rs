@@ -8,15 +8,18 @@
 mod build;
 mod dim;
 mod fault;
+mod infer;
 pub mod interpret;
 mod op;
 mod program;
 mod random;
 pub mod text;
 mod types;
+pub mod verify;
 
 pub use dim::{Axis, AxisInfo, Dim, DimInfo, Mesh};
 pub use fault::Fault;
+pub use infer::infer;
 pub use op::{Attention, Collective, CollectiveKind, Literal, Op, Reason, ScalarOp, Scan, ScanOutput};
 pub use program::{
     Binding, Builder, Initializer, Input, Inst, Origin, OriginInfo, Output, ParameterKind, Phase, Program,
