@@ -1,2 +1,3 @@
 //! Code generation: the loop-level kernel IR, its emitters, and the assembly of a runnable program.
 pub mod kir;
+pub mod math;

@@ -2,10 +2,9 @@
 //! the validator, which [`KernelBuilder::finish`] calls.
 
 use super::{
-    Access, Accumulator, AccumulatorId, Axis, AxisId, AxisKind, BinaryOperator, Combination,
-    Comparison, Constant, Draw, ElementType, Index, IntegerId, IntegerParameter, Kernel, KirError,
-    Loop, Operation, Register, Result, ScalarType, Span, Statement, TensorId, TensorParameter,
-    UnaryOperator, validate,
+    Access, Accumulator, AccumulatorId, Axis, AxisId, AxisKind, BinaryOperator, Combination, Comparison,
+    Constant, Draw, ElementType, Index, IntegerId, IntegerParameter, Kernel, KirError, Loop, Operation,
+    Register, Result, ScalarType, Span, Statement, TensorId, TensorParameter, UnaryOperator, validate,
 };
 use cranelift_entity::PrimaryMap;
 
@@ -42,55 +41,26 @@ impl KernelBuilder {
     }
 
     /// Adds a tensor parameter of which `length` elements may be touched.
-    pub fn tensor(
-        &mut self,
-        name: &str,
-        element: ElementType,
-        access: Access,
-        length: u64,
-    ) -> TensorId {
-        self.tensors.push(TensorParameter {
-            name: name.to_owned(),
-            element,
-            access,
-            length,
-        })
+    pub fn tensor(&mut self, name: &str, element: ElementType, access: Access, length: u64) -> TensorId {
+        self.tensors.push(TensorParameter { name: name.to_owned(), element, access, length })
     }
 
     /// Adds an integer parameter; `range` has both ends included.
     pub fn integer(&mut self, name: &str, range: Option<(i64, i64)>) -> IntegerId {
-        self.integers.push(IntegerParameter {
-            name: name.to_owned(),
-            range,
-        })
+        self.integers.push(IntegerParameter { name: name.to_owned(), range })
     }
 
     /// Adds an axis of `extent` values, all of which each loop over it covers.
     pub fn axis(&mut self, name: &str, extent: u64, kind: AxisKind) -> AxisId {
-        self.axes.push(Axis {
-            name: name.to_owned(),
-            extent,
-            kind,
-            span: Span::Whole,
-        })
+        self.axes.push(Axis { name: name.to_owned(), extent, kind, span: Span::Whole })
     }
 
     /// Adds two axes: the serial one over tiles of `size` values of an axis of `extent` values, and the one inside a tile.
-    pub fn tiled_axis(
-        &mut self,
-        name: &str,
-        extent: u64,
-        size: u64,
-        kind: AxisKind,
-    ) -> (AxisId, AxisId) {
+    pub fn tiled_axis(&mut self, name: &str, extent: u64, size: u64, kind: AxisKind) -> (AxisId, AxisId) {
         let tiles = extent.div_ceil(size.max(1));
         let outer = self.axis(&format!("{name}_tile"), tiles, AxisKind::Serial);
-        let inner = self.axes.push(Axis {
-            name: name.to_owned(),
-            extent,
-            kind,
-            span: Span::Tile { outer, size },
-        });
+        let inner =
+            self.axes.push(Axis { name: name.to_owned(), extent, kind, span: Span::Tile { outer, size } });
         (outer, inner)
     }
 
@@ -99,10 +69,7 @@ impl KernelBuilder {
         if self.outer.is_some() {
             self.fault("a second outermost loop");
         }
-        self.open.push(Loop {
-            axis,
-            body: Vec::new(),
-        });
+        self.open.push(Loop { axis, body: Vec::new() });
     }
 
     /// Closes the innermost open loop.
@@ -171,21 +138,13 @@ impl KernelBuilder {
     /// `tensor[index]`.
     pub fn load(&mut self, tensor: TensorId, index: impl Into<Index>) -> Register {
         let register = self.registers.push(self.tensors[tensor].element.scalar());
-        self.push(Statement::Load {
-            register,
-            tensor,
-            index: index.into(),
-        });
+        self.push(Statement::Load { register, tensor, index: index.into() });
         register
     }
 
     /// `tensor[index] = value`.
     pub fn store(&mut self, tensor: TensorId, index: impl Into<Index>, value: Register) {
-        self.push(Statement::Store {
-            tensor,
-            index: index.into(),
-            value,
-        });
+        self.push(Statement::Store { tensor, index: index.into(), value });
     }
 
     /// `tensor[index] = combination(tensor[index], value)`.
@@ -196,20 +155,12 @@ impl KernelBuilder {
         combination: Combination,
         value: Register,
     ) {
-        self.push(Statement::Accumulate {
-            tensor,
-            index: index.into(),
-            combination,
-            value,
-        });
+        self.push(Statement::Accumulate { tensor, index: index.into(), combination, value });
     }
 
     /// A new accumulator, started here.
     pub fn start(&mut self, combination: Combination, scalar: ScalarType) -> AccumulatorId {
-        let accumulator = self.accumulators.push(Accumulator {
-            scalar,
-            combination,
-        });
+        let accumulator = self.accumulators.push(Accumulator { scalar, combination });
         self.push(Statement::Start(accumulator));
         accumulator
     }
@@ -223,10 +174,7 @@ impl KernelBuilder {
     pub fn total(&mut self, accumulator: AccumulatorId) -> Register {
         let scalar = self.accumulators[accumulator].scalar;
         let register = self.registers.push(scalar);
-        self.push(Statement::Total {
-            register,
-            accumulator,
-        });
+        self.push(Statement::Total { register, accumulator });
         register
     }
 
@@ -237,10 +185,7 @@ impl KernelBuilder {
             ScalarType::F32
         });
         let register = self.registers.push(scalar);
-        self.push(Statement::Let {
-            register,
-            operation,
-        });
+        self.push(Statement::Let { register, operation });
         register
     }
 }
@@ -263,12 +208,7 @@ impl KernelBuilder {
     }
 
     /// An operator on two values of one type.
-    pub fn binary(
-        &mut self,
-        operator: BinaryOperator,
-        left: Register,
-        right: Register,
-    ) -> Register {
+    pub fn binary(&mut self, operator: BinaryOperator, left: Register, right: Register) -> Register {
         self.compute(Operation::Binary(operator, left, right))
     }
 
@@ -294,11 +234,7 @@ impl KernelBuilder {
 
     /// `left · right + addend`.
     pub fn multiply_add(&mut self, left: Register, right: Register, addend: Register) -> Register {
-        self.compute(Operation::MultiplyAdd {
-            left,
-            right,
-            addend,
-        })
+        self.compute(Operation::MultiplyAdd { left, right, addend })
     }
 
     /// Whether a relation holds.
@@ -307,17 +243,8 @@ impl KernelBuilder {
     }
 
     /// `on_true` where `condition` holds, else `on_false`.
-    pub fn select(
-        &mut self,
-        condition: Register,
-        on_true: Register,
-        on_false: Register,
-    ) -> Register {
-        self.compute(Operation::Select {
-            condition,
-            on_true,
-            on_false,
-        })
+    pub fn select(&mut self, condition: Register, on_true: Register, on_false: Register) -> Register {
+        self.compute(Operation::Select { condition, on_true, on_false })
     }
 
     /// Conversion to another type.
@@ -332,11 +259,6 @@ impl KernelBuilder {
 
     /// A random draw: word `word` of Philox on `key` and `counter`.
     pub fn random(&mut self, key: [Index; 2], counter: Index, word: u8, draw: Draw) -> Register {
-        self.compute(Operation::Random {
-            key,
-            counter,
-            word,
-            draw,
-        })
+        self.compute(Operation::Random { key, counter, word, draw })
     }
 }

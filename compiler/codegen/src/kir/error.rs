@@ -18,20 +18,13 @@ pub struct KirError {
 impl KirError {
     /// A broken rule in the kernel called `kernel`.
     pub fn new(kernel: &str, message: impl Into<String>) -> Self {
-        Self {
-            kernel: kernel.to_owned(),
-            message: message.into(),
-        }
+        Self { kernel: kernel.to_owned(), message: message.into() }
     }
 }
 
 impl fmt::Display for KirError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "bug in dtlc: kernel `{}`: {}",
-            self.kernel, self.message
-        )
+        write!(formatter, "bug in dtlc: kernel `{}`: {}", self.kernel, self.message)
     }
 }
 

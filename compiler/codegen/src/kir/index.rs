@@ -39,18 +39,12 @@ pub enum Variable {
 impl Index {
     /// A number.
     pub fn constant(constant: i64) -> Self {
-        Self {
-            constant,
-            terms: SmallVec::new(),
-        }
+        Self { constant, terms: SmallVec::new() }
     }
 
     /// `self + coefficient · variable`.
     pub fn plus(mut self, coefficient: i64, variable: impl Into<Variable>) -> Self {
-        self.add(Term {
-            coefficient,
-            variable: variable.into(),
-        });
+        self.add(Term { coefficient, variable: variable.into() });
         self
     }
 
@@ -72,10 +66,7 @@ impl Index {
     pub fn scaled(&self, factor: i64) -> Self {
         let mut scaled = Self::constant(self.constant.wrapping_mul(factor));
         for term in &self.terms {
-            scaled.add(Term {
-                coefficient: term.coefficient.wrapping_mul(factor),
-                variable: term.variable,
-            });
+            scaled.add(Term { coefficient: term.coefficient.wrapping_mul(factor), variable: term.variable });
         }
         scaled
     }
@@ -106,9 +97,7 @@ impl Index {
     }
 
     fn add(&mut self, added: Term) {
-        let found = self
-            .terms
-            .binary_search_by_key(&added.variable, |term| term.variable);
+        let found = self.terms.binary_search_by_key(&added.variable, |term| term.variable);
         match found {
             Ok(position) => {
                 let term = &mut self.terms[position];

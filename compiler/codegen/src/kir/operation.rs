@@ -60,22 +60,16 @@ impl Operation {
             Self::Binary(operator, left, right) => {
                 same(types, *left, *right).and_then(|operands| operator.result(operands))
             }
-            Self::MultiplyAdd {
-                left,
-                right,
-                addend,
-            } => [left, right, addend]
+            Self::MultiplyAdd { left, right, addend } => [left, right, addend]
                 .iter()
                 .all(|&&operand| types[operand] == ScalarType::F32)
                 .then_some(ScalarType::F32),
             Self::Compare(comparison, left, right) => same(types, *left, *right)
                 .filter(|&operands| comparison.is_defined_on(operands))
                 .map(|_| ScalarType::Bool),
-            Self::Select {
-                condition,
-                on_true,
-                on_false,
-            } => same(types, *on_true, *on_false).filter(|_| types[*condition] == ScalarType::Bool),
+            Self::Select { condition, on_true, on_false } => {
+                same(types, *on_true, *on_false).filter(|_| types[*condition] == ScalarType::Bool)
+            }
             Self::Cast(target, _) => Some(*target),
             Self::Coordinate(_) => Some(ScalarType::I32),
             Self::Random { word, draw, .. } => (*word < 4).then_some(match draw {
@@ -95,16 +89,10 @@ impl Operation {
             Self::Binary(_, left, right) | Self::Compare(_, left, right) => {
                 operands.extend([*left, *right]);
             }
-            Self::MultiplyAdd {
-                left,
-                right,
-                addend,
-            } => operands.extend([*left, *right, *addend]),
-            Self::Select {
-                condition,
-                on_true,
-                on_false,
-            } => operands.extend([*condition, *on_true, *on_false]),
+            Self::MultiplyAdd { left, right, addend } => operands.extend([*left, *right, *addend]),
+            Self::Select { condition, on_true, on_false } => {
+                operands.extend([*condition, *on_true, *on_false])
+            }
             Self::Coordinate(_) | Self::Random { .. } => {
                 for index in self.indices() {
                     operands.extend(index.data_registers());
@@ -130,20 +118,12 @@ impl Operation {
     }
 
     fn refusal(&self, types: &PrimaryMap<Register, ScalarType>) -> String {
-        let operands: Vec<_> = self
-            .operands()
-            .iter()
-            .map(|&operand| types[operand])
-            .collect();
+        let operands: Vec<_> = self.operands().iter().map(|&operand| types[operand]).collect();
         format!("{self:?} is not defined on operands of types {operands:?}")
     }
 }
 
-fn same(
-    types: &PrimaryMap<Register, ScalarType>,
-    left: Register,
-    right: Register,
-) -> Option<ScalarType> {
+fn same(types: &PrimaryMap<Register, ScalarType>, left: Register, right: Register) -> Option<ScalarType> {
     (types[left] == types[right]).then_some(types[left])
 }
 
@@ -297,12 +277,9 @@ impl BinaryOperator {
     /// The type of the result on two values of type `argument`, or `None` where it isn't defined.
     pub fn result(self, argument: ScalarType) -> Option<ScalarType> {
         let defined = match self {
-            Self::Add
-            | Self::Subtract
-            | Self::Multiply
-            | Self::Divide
-            | Self::Minimum
-            | Self::Maximum => argument != ScalarType::Bool,
+            Self::Add | Self::Subtract | Self::Multiply | Self::Divide | Self::Minimum | Self::Maximum => {
+                argument != ScalarType::Bool
+            }
             Self::Remainder => matches!(argument, ScalarType::I32 | ScalarType::U32),
             Self::Power => argument == ScalarType::F32,
             Self::And | Self::Or | Self::Xor => argument != ScalarType::F32,
@@ -330,14 +307,8 @@ pub enum Comparison {
 
 impl Comparison {
     /// Every relation, in the order of their declaration.
-    pub const ALL: [Self; 6] = [
-        Self::Equal,
-        Self::NotEqual,
-        Self::Less,
-        Self::LessOrEqual,
-        Self::Greater,
-        Self::GreaterOrEqual,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Equal, Self::NotEqual, Self::Less, Self::LessOrEqual, Self::Greater, Self::GreaterOrEqual];
 
     /// Whether it is defined on two values of type `argument`.
     pub fn is_defined_on(self, argument: ScalarType) -> bool {

@@ -2,8 +2,8 @@
 //! and no emitter has to check a type.
 
 use super::{
-    Access, AccumulatorId, AxisId, AxisKind, Index, Kernel, KirError, Loop, Operation, Register,
-    Result, ScalarType, Span, Statement, TensorId, Variable,
+    Access, AccumulatorId, AxisId, AxisKind, Index, Kernel, KirError, Loop, Operation, Register, Result,
+    ScalarType, Span, Statement, TensorId, Variable,
 };
 use cranelift_entity::{EntityRef, EntitySet};
 
@@ -75,12 +75,7 @@ impl Validator<'_> {
         let mut names: Vec<_> = tensors.chain(integers).chain(axes).collect();
         names.sort();
         for pair in names.windows(2) {
-            require!(
-                self,
-                pair[0] != pair[1],
-                "the name `{}` stands twice",
-                pair[0]
-            );
+            require!(self, pair[0] != pair[1], "the name `{}` stands twice", pair[0]);
         }
         Ok(())
     }
@@ -89,18 +84,12 @@ impl Validator<'_> {
         let axes = &self.kernel.axes;
         for axis in axes.values() {
             let name = &axis.name;
-            require!(
-                self,
-                (1..1 << 48).contains(&axis.extent),
-                "axis `{name}` has {} values",
-                axis.extent
-            );
+            require!(self, (1..1 << 48).contains(&axis.extent), "axis `{name}` has {} values", axis.extent);
             if let Span::Tile { outer, size } = axis.span {
                 require!(self, size > 0, "axis `{name}` has tiles of no size");
                 require!(
                     self,
-                    axes[outer].span == Span::Whole
-                        && axes[outer].extent == axis.extent.div_ceil(size),
+                    axes[outer].span == Span::Whole && axes[outer].extent == axis.extent.div_ceil(size),
                     "axis `{}` is not the tiles of `{name}`",
                     axes[outer].name
                 );
@@ -112,12 +101,7 @@ impl Validator<'_> {
             }
         }
         for tensor in self.kernel.tensors.values() {
-            require!(
-                self,
-                tensor.length < 1 << 48,
-                "tensor `{}` is too long",
-                tensor.name
-            );
+            require!(self, tensor.length < 1 << 48, "tensor `{}` is too long", tensor.name);
         }
         Ok(())
     }
@@ -125,11 +109,7 @@ impl Validator<'_> {
     fn nest(&mut self, nest: &Loop) -> Result<()> {
         let axis = &self.kernel.axes[nest.axis];
         let name = &axis.name;
-        require!(
-            self,
-            !self.walked.contains(&nest.axis),
-            "axis `{name}` is walked inside itself"
-        );
+        require!(self, !self.walked.contains(&nest.axis), "axis `{name}` is walked inside itself");
         require!(
             self,
             axis.kind == AxisKind::Serial || self.vector_axis().is_none(),
@@ -156,55 +136,31 @@ impl Validator<'_> {
         Ok(())
     }
 
-    fn statement(
-        &mut self,
-        statement: &Statement,
-        assigned_here: &mut Vec<Register>,
-    ) -> Result<()> {
+    fn statement(&mut self, statement: &Statement, assigned_here: &mut Vec<Register>) -> Result<()> {
         match statement {
             Statement::Loop(nest) => return self.nest(nest),
-            Statement::Let {
-                register,
-                operation,
-            } => {
+            Statement::Let { register, operation } => {
                 self.operation(operation)?;
                 let scalar = operation
                     .result(&self.kernel.registers)
                     .map_err(|message| KirError::new(&self.kernel.name, message))?;
                 self.assign(*register, scalar, assigned_here)?;
             }
-            Statement::Load {
-                register,
-                tensor,
-                index,
-            } => {
+            Statement::Load { register, tensor, index } => {
                 self.access(*tensor, index, Access::Write)?;
                 self.assign(*register, self.element(*tensor), assigned_here)?;
             }
-            Statement::Store {
-                tensor,
-                index,
-                value,
-            } => {
+            Statement::Store { tensor, index, value } => {
                 self.access(*tensor, index, Access::Read)?;
                 self.moves(*tensor, index)?;
                 self.typed(*value, self.element(*tensor))?;
             }
-            Statement::Accumulate {
-                tensor,
-                index,
-                value,
-                ..
-            } => {
+            Statement::Accumulate { tensor, index, value, .. } => {
                 self.access(*tensor, index, Access::Read)?;
                 self.access(*tensor, index, Access::Write)?;
                 self.moves(*tensor, index)?;
                 self.typed(*value, self.element(*tensor))?;
-                require!(
-                    self,
-                    self.element(*tensor) != ScalarType::Bool,
-                    "accumulation of bools"
-                );
+                require!(self, self.element(*tensor) != ScalarType::Bool, "accumulation of bools");
             }
             Statement::Start(accumulator) => self.start(*accumulator)?,
             Statement::Combine { accumulator, value } => {
@@ -212,10 +168,7 @@ impl Validator<'_> {
                 require!(self, started, "{accumulator} is combined before its start");
                 self.typed(*value, self.kernel.accumulators[*accumulator].scalar)?;
             }
-            Statement::Total {
-                register,
-                accumulator,
-            } => {
+            Statement::Total { register, accumulator } => {
                 let here = (*accumulator, self.walked.len());
                 require!(
                     self,
@@ -233,11 +186,7 @@ impl Validator<'_> {
         let twice = self.started.iter().any(|(known, _)| *known == accumulator);
         require!(self, !twice, "{accumulator} is started twice");
         let scalar = self.kernel.accumulators[accumulator].scalar;
-        require!(
-            self,
-            scalar != ScalarType::Bool,
-            "{accumulator} holds a bool"
-        );
+        require!(self, scalar != ScalarType::Bool, "{accumulator} holds a bool");
         self.started.push((accumulator, self.walked.len()));
         Ok(())
     }
@@ -258,29 +207,18 @@ impl Validator<'_> {
 
     fn vector_axis(&self) -> Option<AxisId> {
         let axes = &self.kernel.axes;
-        self.walked
-            .iter()
-            .copied()
-            .find(|&axis| axes[axis].kind == AxisKind::Vector)
+        self.walked.iter().copied().find(|&axis| axes[axis].kind == AxisKind::Vector)
     }
 
     fn read(&self, register: Register) -> Result<()> {
-        require!(
-            self,
-            self.known.contains(register),
-            "{register} is read where it isn't assigned"
-        );
+        require!(self, self.known.contains(register), "{register} is read where it isn't assigned");
         Ok(())
     }
 
     fn typed(&self, register: Register, scalar: ScalarType) -> Result<()> {
         self.read(register)?;
         let found = self.kernel.registers[register];
-        require!(
-            self,
-            found == scalar,
-            "{register} is {found:?} where {scalar:?} is wanted"
-        );
+        require!(self, found == scalar, "{register} is {found:?} where {scalar:?} is wanted");
         Ok(())
     }
 
@@ -291,16 +229,8 @@ impl Validator<'_> {
         assigned_here: &mut Vec<Register>,
     ) -> Result<()> {
         let found = self.kernel.registers.get(register).copied();
-        require!(
-            self,
-            found == Some(scalar),
-            "{register} is {found:?}, its value {scalar:?}"
-        );
-        require!(
-            self,
-            !self.assigned.contains(register),
-            "{register} is assigned twice"
-        );
+        require!(self, found == Some(scalar), "{register} is {found:?}, its value {scalar:?}");
+        require!(self, !self.assigned.contains(register), "{register} is assigned twice");
         self.assigned.insert(register);
         self.known.insert(register);
         assigned_here.push(register);
@@ -311,11 +241,7 @@ impl Validator<'_> {
         for term in index.terms() {
             match term.variable {
                 Variable::Integer(integer) => {
-                    require!(
-                        self,
-                        integer.index() < self.kernel.integers.len(),
-                        "no {integer}"
-                    );
+                    require!(self, integer.index() < self.kernel.integers.len(), "no {integer}");
                 }
                 Variable::Axis(axis) => {
                     require!(
@@ -328,11 +254,7 @@ impl Validator<'_> {
                     self.read(register)?;
                     let scalar = self.kernel.registers[register];
                     let whole = matches!(scalar, ScalarType::I32 | ScalarType::U32);
-                    require!(
-                        self,
-                        whole && bound > 0,
-                        "an index by {register}: {scalar:?} below {bound}"
-                    );
+                    require!(self, whole && bound > 0, "an index by {register}: {scalar:?} below {bound}");
                 }
             }
         }
@@ -344,11 +266,7 @@ impl Validator<'_> {
         self.index(index)?;
         let parameter = &self.kernel.tensors[tensor];
         let name = &parameter.name;
-        require!(
-            self,
-            parameter.access != refused,
-            "tensor `{name}` is {refused:?} only"
-        );
+        require!(self, parameter.access != refused, "tensor `{name}` is {refused:?} only");
         let Some((low, high)) = bounds(self.kernel, index) else {
             return Err(KirError::new(
                 &self.kernel.name,
