@@ -1,3 +1,4 @@
 //! Code generation: the loop-level kernel IR, its emitters, and the assembly of a runnable program.
+pub mod cranelift;
 pub mod kir;
 pub mod math;

@@ -16,7 +16,7 @@ fn spread(low: f64, high: f64, count: u32) -> impl Iterator<Item = f32> + Clone 
 
 /// The distance of neighbouring f32 at `exact`.
 fn ulp(exact: f64) -> f64 {
-    let magnitude = (exact.abs() as f32).max(f32::MIN_POSITIVE).min(f32::MAX);
+    let magnitude = (exact.abs() as f32).clamp(f32::MIN_POSITIVE, f32::MAX);
     2f64.powi((magnitude.to_bits() >> 23) as i32 - 150)
 }
 

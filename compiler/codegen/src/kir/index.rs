@@ -1,13 +1,12 @@
 //! Affine 64-bit expressions over loop variables and integer parameters: tensor indices, coordinates, random counters.
 
 use super::{AxisId, IntegerId, Register};
-use smallvec::SmallVec;
 
 /// `constant + Σ coefficient · variable`, in normal form: each variable once, in order, no coefficient 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Index {
     constant: i64,
-    terms: SmallVec<[Term; 4]>,
+    terms: Vec<Term>,
 }
 
 /// One product of an [`Index`].
@@ -39,7 +38,7 @@ pub enum Variable {
 impl Index {
     /// A number.
     pub fn constant(constant: i64) -> Self {
-        Self { constant, terms: SmallVec::new() }
+        Self { constant, terms: Vec::new() }
     }
 
     /// `self + coefficient · variable`.

@@ -27,12 +27,14 @@
 mod build;
 mod error;
 mod index;
+mod interpret;
 mod operation;
 mod validate;
 
 pub use build::KernelBuilder;
 pub use error::{KirError, Result};
 pub use index::{Index, Term, Variable};
+pub use interpret::{Arithmetic, Buffer, interpret};
 pub use operation::{BinaryOperator, Comparison, Constant, Draw, Operation, UnaryOperator};
 pub use validate::{bounds, validate};
 

@@ -102,6 +102,27 @@ impl Operation {
         operands
     }
 
+    /// The same operation on `renamed` registers, those of its indices left as they are.
+    pub fn with_operands(&self, renamed: impl Fn(Register) -> Register) -> Self {
+        match self {
+            Self::Unary(operator, value) => Self::Unary(*operator, renamed(*value)),
+            Self::Binary(operator, left, right) => Self::Binary(*operator, renamed(*left), renamed(*right)),
+            Self::MultiplyAdd { left, right, addend } => {
+                Self::MultiplyAdd { left: renamed(*left), right: renamed(*right), addend: renamed(*addend) }
+            }
+            Self::Compare(comparison, left, right) => {
+                Self::Compare(*comparison, renamed(*left), renamed(*right))
+            }
+            Self::Select { condition, on_true, on_false } => Self::Select {
+                condition: renamed(*condition),
+                on_true: renamed(*on_true),
+                on_false: renamed(*on_false),
+            },
+            Self::Cast(target, value) => Self::Cast(*target, renamed(*value)),
+            Self::Constant(_) | Self::Coordinate(_) | Self::Random { .. } => self.clone(),
+        }
+    }
+
     /// The indices it reads.
     pub fn indices(&self) -> SmallVec<[&Index; 3]> {
         match self {

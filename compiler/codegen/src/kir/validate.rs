@@ -197,6 +197,8 @@ impl Validator<'_> {
         }
         for index in operation.indices() {
             self.index(index)?;
+            let has_data = index.data_registers().next().is_some();
+            require!(self, !has_data, "data inside an index that isn't a tensor's");
         }
         Ok(())
     }

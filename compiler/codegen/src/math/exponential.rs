@@ -5,7 +5,7 @@ use super::{Lanes, polynomial, with_sign};
 /// 1.5 · 2^23: added to a number below 2^22 in magnitude, it leaves the nearest integer in the low bits.
 pub(super) const ROUNDER: f32 = 12_582_912.0;
 /// ln 2 in two parts; the first has 9 significant bits, so that its products with small integers are exact.
-pub(super) const LN2_HIGH: f32 = 0.693_359_375;
+pub(super) const LN2_HIGH: f32 = 0.693_359_4;
 /// What `LN2_HIGH` lacks to ln 2.
 pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
 
@@ -35,11 +35,11 @@ pub(super) fn exp_of_sum<L: Lanes>(lanes: &mut L, x: &L::Float, low: Option<&L::
     let rest = lanes.multiply_add(&tail, &square, &r);
     let one = lanes.float(1.0);
     let significand = lanes.add(&rest, &one);
-    let exponent = lanes.to_bits(&shifted);
+    let exponent = lanes.bits_of(&shifted);
     let exponent = lanes.shift_left(&exponent, 23);
-    let significand = lanes.to_bits(&significand);
+    let significand = lanes.bits_of(&significand);
     let scaled = lanes.bits_add(&significand, &exponent);
-    let scaled = lanes.from_bits(&scaled);
+    let scaled = lanes.float_of(&scaled);
     exp_edges(lanes, x, &scaled)
 }
 
@@ -108,13 +108,13 @@ pub(super) fn decompose<L: Lanes>(lanes: &mut L, x: &L::Float) -> Decomposed<L::
     let zero = lanes.float(0.0);
     let correction = lanes.select(&is_subnormal, &correction, &zero);
 
-    let bits = lanes.to_bits(&normal);
+    let bits = lanes.bits_of(&normal);
     let two_thirds = lanes.bits(0x3f2a_aaab);
     let distance = lanes.bits_subtract(&bits, &two_thirds);
     let exponent = lanes.shift_right_signed(&distance, 23);
     let exponent_bits = lanes.shift_left(&exponent, 23);
     let significand = lanes.bits_subtract(&bits, &exponent_bits);
-    let significand = lanes.from_bits(&significand);
+    let significand = lanes.float_of(&significand);
     let one = lanes.float(1.0);
     let fraction = lanes.subtract(&significand, &one);
     let exponent = lanes.signed_to_float(&exponent);

@@ -78,11 +78,11 @@ impl Lanes for Host {
         if *mask { *on_true } else { *on_false }
     }
 
-    fn to_bits(&mut self, value: &f32) -> u32 {
+    fn bits_of(&mut self, value: &f32) -> u32 {
         value.to_bits()
     }
 
-    fn from_bits(&mut self, value: &u32) -> f32 {
+    fn float_of(&mut self, value: &u32) -> f32 {
         f32::from_bits(*value)
     }
 

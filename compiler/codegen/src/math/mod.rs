@@ -79,9 +79,9 @@ pub trait Lanes {
     fn select(&mut self, mask: &Self::Mask, on_true: &Self::Float, on_false: &Self::Float) -> Self::Float;
 
     /// The words of f32 lanes.
-    fn to_bits(&mut self, value: &Self::Float) -> Self::Bits;
+    fn bits_of(&mut self, value: &Self::Float) -> Self::Bits;
     /// The f32 lanes of words.
-    fn from_bits(&mut self, value: &Self::Bits) -> Self::Float;
+    fn float_of(&mut self, value: &Self::Bits) -> Self::Float;
     /// Words as signed integers, converted to f32.
     fn signed_to_float(&mut self, value: &Self::Bits) -> Self::Float;
     /// `left + right`.
@@ -151,9 +151,9 @@ fn product_residual<L: Lanes>(
 /// The upper 12 bits of the significand, and the rest.
 fn halves<L: Lanes>(lanes: &mut L, value: &L::Float) -> (L::Float, L::Float) {
     let kept = lanes.bits(0xffff_f000);
-    let bits = lanes.to_bits(value);
+    let bits = lanes.bits_of(value);
     let high_bits = lanes.bits_and(&bits, &kept);
-    let high = lanes.from_bits(&high_bits);
+    let high = lanes.float_of(&high_bits);
     let low = lanes.subtract(value, &high);
     (high, low)
 }
@@ -161,9 +161,9 @@ fn halves<L: Lanes>(lanes: &mut L, value: &L::Float) -> (L::Float, L::Float) {
 /// `magnitude`, which is at least +0, with the sign of `sign`.
 fn with_sign<L: Lanes>(lanes: &mut L, magnitude: &L::Float, sign: &L::Float) -> L::Float {
     let sign_bit = lanes.bits(0x8000_0000);
-    let sign_bits = lanes.to_bits(sign);
+    let sign_bits = lanes.bits_of(sign);
     let sign_bits = lanes.bits_and(&sign_bits, &sign_bit);
-    let magnitude_bits = lanes.to_bits(magnitude);
+    let magnitude_bits = lanes.bits_of(magnitude);
     let bits = lanes.bits_or(&magnitude_bits, &sign_bits);
-    lanes.from_bits(&bits)
+    lanes.float_of(&bits)
 }

@@ -80,7 +80,7 @@ fn signed<L: Lanes>(lanes: &mut L, x: &L::Float, y: &L::Float, result: &L::Float
     let is_fraction = lanes.mask_not(&is_whole);
     let is_even_or_fraction = lanes.mask_or(&is_even, &is_fraction);
 
-    let bits = lanes.to_bits(x);
+    let bits = lanes.bits_of(x);
     let sign = lanes.shift_right(&bits, 31);
     let no_sign = lanes.bits(0);
     let is_plus = lanes.bits_equal(&sign, &no_sign);

@@ -51,7 +51,7 @@ pub fn reciprocal_sqrt<L: Lanes>(lanes: &mut L, x: &L::Float) -> L::Float {
 
 /// The nearest bf16 in the low 16 bits of each word, ties to even; a NaN stays one.
 pub fn to_bf16_bits<L: Lanes>(lanes: &mut L, x: &L::Float) -> L::Bits {
-    let bits = lanes.to_bits(x);
+    let bits = lanes.bits_of(x);
     let upper = lanes.shift_right(&bits, 16);
     let one = lanes.bits(1);
     let is_odd = lanes.bits_and(&upper, &one);
@@ -69,5 +69,5 @@ pub fn to_bf16_bits<L: Lanes>(lanes: &mut L, x: &L::Float) -> L::Bits {
 pub fn round_to_bf16<L: Lanes>(lanes: &mut L, x: &L::Float) -> L::Float {
     let short = to_bf16_bits(lanes, x);
     let bits = lanes.shift_left(&short, 16);
-    lanes.from_bits(&bits)
+    lanes.float_of(&bits)
 }

@@ -29,7 +29,7 @@ fn turned<L: Lanes>(lanes: &mut L, x: &L::Float, quarters: u32) -> L::Float {
     let cosine = cosine_near_zero(lanes, &r);
 
     let added = lanes.bits(quarters);
-    let quadrant = lanes.to_bits(&shifted);
+    let quadrant = lanes.bits_of(&shifted);
     let quadrant = lanes.bits_add(&quadrant, &added);
     let one = lanes.bits(1);
     let parity = lanes.bits_and(&quadrant, &one);
@@ -38,9 +38,9 @@ fn turned<L: Lanes>(lanes: &mut L, x: &L::Float, quarters: u32) -> L::Float {
     let two = lanes.bits(2);
     let half_turn = lanes.bits_and(&quadrant, &two);
     let sign = lanes.shift_left(&half_turn, 30);
-    let bits = lanes.to_bits(&result);
+    let bits = lanes.bits_of(&result);
     let bits = lanes.bits_xor(&bits, &sign);
-    let result = lanes.from_bits(&bits);
+    let result = lanes.float_of(&bits);
 
     let magnitude = lanes.absolute(x);
     let limit = lanes.float(LIMIT);
