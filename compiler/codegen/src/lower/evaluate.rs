@@ -272,8 +272,8 @@ impl<'a> Evaluator<'a> {
         Ok(id)
     }
 
-    /// Word 0 of the generator for the element's number over `dims`; keyed on the seed, and by
-    /// stream and step, as `dtlc_ir::random` defines.
+    /// Word 0 of the generator for the element's number over `dims`, keyed on seed, stream and step as
+    /// [`dtlc_ir::random_bits`] defines.
     fn random(
         &mut self,
         inst: &Inst,
@@ -288,20 +288,12 @@ impl<'a> Evaluator<'a> {
             number = number.scaled(size).sum(&self.coordinate(result, dim, indices)?);
         }
         let step = self.evaluate(inst.args[0], indices)?;
-        let seed = |unknown| Integer { constant: 0, terms: vec![(unknown, 1)] };
-        let low: Index = self.integer(seed(Unknown::SeedLow))?.into();
-        let high: Index = self.integer(seed(Unknown::SeedHigh))?.into();
-        let mixed = self.stream_key(stream, step);
-        let key = [low, high.plus(1, Variable::Data { register: mixed, bound: u32::MAX })];
+        let stream = i64::from(stream.wrapping_mul(dtlc_ir::STREAM_STEP));
+        let seed = |unknown, constant| Integer { constant, terms: vec![(unknown, 1)] };
+        let low = self.integer(seed(Unknown::SeedLow, stream))?.into();
+        let high = Index::from(self.integer(seed(Unknown::SeedHigh, 0))?);
+        let key = [low, high.plus(1, Variable::Data { register: step, bound: u32::MAX })];
         Ok(self.builder.random(key, number, 0, Draw::Unit))
-    }
-
-    /// Mixes stream and step into one word.
-    fn stream_key(&mut self, stream: u32, step: Register) -> Register {
-        let factor = self.builder.constant(Constant::U32(0x9E37_79B9));
-        let stream = self.builder.constant(Constant::U32(stream.wrapping_mul(0x85EB_CA6B)));
-        let scaled = self.builder.multiply(step, factor);
-        self.builder.binary(BinaryOperator::Xor, scaled, stream)
     }
 
     fn literal(&mut self, literal: Literal, dtype: DType) -> Register {

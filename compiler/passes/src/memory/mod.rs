@@ -16,8 +16,7 @@ mod report;
 pub use report::{MemoryReport, PeakItem};
 
 use cranelift_entity::SecondaryMap;
-use dtlc_ir::{Inst, Program, Value};
-use rustc_hash::FxHashMap;
+use dtlc_ir::{Program, Value};
 use smallvec::SmallVec;
 
 /// Every buffer starts at a multiple of this many bytes.
@@ -75,7 +74,6 @@ pub struct MemoryPlan {
     /// Size of the input space.
     pub input_bytes: u64,
     places: SecondaryMap<Value, Option<Place>>,
-    scratch: FxHashMap<Value, Place>,
     /// What lives at the moment when most is live.
     pub report: MemoryReport,
 }
@@ -91,18 +89,14 @@ impl MemoryPlan {
         self.places[value].as_ref()
     }
 
-    /// The scratch memory of an instruction, if it needs any.
-    pub fn scratch(&self, inst: &Inst) -> Option<&Place> {
-        inst.results.first().and_then(|result| self.scratch.get(result))
-    }
-
-    /// All bytes that a rank needs to run the program.
+    /// Bytes of the three spaces. What kernels need while they run (packing buffers and the like) is each
+    /// thread's own and comes on top.
     pub fn peak_bytes(&self) -> u64 {
         self.state_bytes + self.arena_bytes + self.input_bytes
     }
 }
 
-/// Plans the memory of a fused program. `scratch_bytes` tells what an instruction needs while it runs.
-pub fn plan_memory(program: &Program, scratch_bytes: &dyn Fn(&Program, &Inst) -> u64) -> MemoryPlan {
-    plan::plan(program, scratch_bytes)
+/// Plans the memory of a fused program.
+pub fn plan_memory(program: &Program) -> MemoryPlan {
+    plan::plan(program)
 }

@@ -67,11 +67,9 @@ enum Destination {
 
 struct Planner<'a> {
     program: &'a Program,
-    scratch_bytes: &'a dyn Fn(&Program, &Inst) -> u64,
     storages: PrimaryMap<StorageId, Storage>,
     blocks: PrimaryMap<Block, BlockInfo>,
     slots: SecondaryMap<Value, Option<Slot>>,
-    scratch: FxHashMap<Value, StorageId>,
 }
 
 /// The region that is being planned.
@@ -85,14 +83,12 @@ struct Frame<'a> {
 }
 
 /// See [`super::plan_memory`].
-pub(super) fn plan(program: &Program, scratch_bytes: &dyn Fn(&Program, &Inst) -> u64) -> MemoryPlan {
+pub(super) fn plan(program: &Program) -> MemoryPlan {
     let mut planner = Planner {
         program,
-        scratch_bytes,
         storages: PrimaryMap::new(),
         blocks: PrimaryMap::new(),
         slots: SecondaryMap::new(),
-        scratch: FxHashMap::default(),
     };
     let main = planner.blocks.push(BlockInfo::default());
     let state_bytes = planner.fix(program.states.iter().map(|state| state.value), Space::State);
@@ -151,13 +147,6 @@ impl<'a> Planner<'a> {
             Op::Scan(scan) => self.scan(frame, position, inst, scan),
             op if is_alias(op) => self.slots[inst.results[0]] = self.slots[inst.args[0]].clone(),
             _ => {
-                let scratch = (self.scratch_bytes)(self.program, inst);
-                if scratch > 0 {
-                    let home = Home::Block { block: frame.block, first: position, last: position };
-                    let value = inst.results[0];
-                    let storage = self.storages.push(Storage { home, bytes: scratch, offset: 0, value });
-                    self.scratch.insert(value, storage);
-                }
                 let mut taken: SmallVec<[Value; 2]> = SmallVec::new();
                 for number in 0..inst.results.len() {
                     self.result(frame, position, inst, number, &mut taken);
@@ -405,15 +394,11 @@ impl<'a> Planner<'a> {
                 places[value] = Some(self.resolve(slot, self.bytes(value)));
             }
         }
-        let scratch_place = |(&value, &storage): (&Value, &StorageId)| {
-            (value, self.resolve(&whole(storage), self.storages[storage].bytes))
-        };
         MemoryPlan {
             state_bytes,
             arena_bytes: self.blocks[main].bytes,
             input_bytes,
             places,
-            scratch: self.scratch.iter().map(scratch_place).collect(),
             report: self.report(main),
         }
     }
@@ -436,20 +421,15 @@ impl<'a> Planner<'a> {
     /// What is alive at the position where most is.
     fn report(&self, main: Block) -> MemoryReport {
         let (_, alive) = self.fullest(main);
-        let is_scratch =
-            |storage: &StorageId| self.scratch.get(&self.storages[*storage].value) == Some(storage);
-        let scratch_bytes =
-            alive.iter().filter(|storage| is_scratch(storage)).map(|&id| self.storages[id].bytes).sum();
         let mut peak: Vec<PeakItem> = alive
             .iter()
-            .filter(|storage| !is_scratch(storage))
             .map(|&id| {
                 let Storage { value, bytes, .. } = self.storages[id];
                 PeakItem { value, origin: self.program.values[value].origin, bytes }
             })
             .collect();
         peak.sort_by_key(|item| (std::cmp::Reverse(item.bytes), item.value));
-        MemoryReport { peak, scratch_bytes }
+        MemoryReport { peak }
     }
 
     fn fullest(&self, block: Block) -> (u64, Vec<StorageId>) {

@@ -18,6 +18,4 @@ pub struct PeakItem {
 pub struct MemoryReport {
     /// Buffers of the arena that are alive then, largest first. What else the arena takes are gaps.
     pub peak: Vec<PeakItem>,
-    /// Scratch memory of the instruction that runs then.
-    pub scratch_bytes: u64,
 }
