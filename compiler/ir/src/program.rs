@@ -197,8 +197,9 @@ pub enum StateKind {
 pub struct State {
     /// `layers.attn.wq`; optimizer state is `layers.attn.wq.m`.
     pub path: String,
-    /// The path in checkpoints made elsewhere, with `{}` for the layer number; none if it is `path`.
-    pub alias: Option<String>,
+    /// The names under which files hold it, with `{}` for the layer number; the first is the one written.
+    /// Empty where that is `path`.
+    pub names: Vec<String>,
     /// What it holds.
     pub kind: StateKind,
     /// How it starts.

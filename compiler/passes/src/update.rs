@@ -175,8 +175,8 @@ fn add_state(
     let path = format!("{}.{name}", of.path);
     builder.program.values[value].role = Role::Optimizer;
     builder.program.values[value].name = Some(path.clone());
-    let alias = of.alias.map(|alias| format!("{alias}.{name}"));
-    builder.program.states.push(State { path, alias, kind, init, stack: of.stack, value, updated: None });
+    let names = of.names.iter().map(|file| format!("{file}.{name}")).collect();
+    builder.program.states.push(State { path, names, kind, init, stack: of.stack, value, updated: None });
     builder.program.states.len() - 1
 }
 

@@ -200,14 +200,14 @@ impl Tables {
         let value = self.value(&value)?;
         let kind = StateKind::Parameter(ParameterKind::Weight);
         let init = Initializer::Constant(0.0);
-        let mut state = State { path, alias: None, kind, init, stack: None, value, updated: None };
+        let mut state = State { path, names: Vec::new(), kind, init, stack: None, value, updated: None };
         for part in entry.into_inner().skip(2) {
             match part.as_rule() {
                 Rule::updated => state.updated = Some(self.value(&only(part)?)?),
                 Rule::state_kind => state.kind = state_kind(only(part)?, paths)?,
                 Rule::initializer => state.init = initializer(only(part)?, paths)?,
                 Rule::stack => state.stack = Some(self.dim(&only(part)?)?),
-                Rule::alias => state.alias = Some(name_text(&only(part)?)),
+                Rule::names => state.names = part.into_inner().map(|name| name_text(&name)).collect(),
                 _ => return fail(&part, "unexpected in a state"),
             }
         }

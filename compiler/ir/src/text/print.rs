@@ -208,8 +208,9 @@ impl<'a> Printer<'a> {
         if let Some(stack) = state.stack {
             text.push_str(&format!(", stack {}", word(&self.program.dims[stack].name)));
         }
-        if let Some(alias) = &state.alias {
-            text.push_str(&format!(", alias {}", word(alias)));
+        if !state.names.is_empty() {
+            let names: Vec<String> = state.names.iter().map(|name| word(name)).collect();
+            text.push_str(&format!(", names {}", names.join(" ")));
         }
         text + ";"
     }

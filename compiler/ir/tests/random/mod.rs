@@ -254,7 +254,7 @@ impl Make {
             let alias = self.name();
             let state = State {
                 path: self.name(),
-                alias: self.numbers.chance(50).then_some(alias),
+                names: self.numbers.chance(50).then_some(alias).into_iter().collect(),
                 kind: self.numbers.pick(&kinds),
                 init: self.numbers.pick(&inits),
                 stack: self.maybe_dim(),

@@ -152,7 +152,7 @@ impl Lowerer<'_> {
             self.params[id] = Some(value);
             program.states.push(State {
                 path: param.path.clone(),
-                alias: param.alias.clone(),
+                names: param.alias.iter().chain([&param.numbered]).cloned().collect(),
                 kind: StateKind::Parameter(parameter_kind(param.kind)),
                 init: initializer(param.init),
                 stack: param.stack.first().map(|&dim| self.dims.atoms[dim][0]),

@@ -29,7 +29,7 @@ impl Sketch {
         (info.role, info.name) = (Role::Parameter, Some(path.to_string()));
         self.program.states.push(State {
             path: path.to_string(),
-            alias: None,
+            names: Vec::new(),
             kind: StateKind::Parameter(ParameterKind::Weight),
             init: Initializer::Normal(1.0),
             stack: None,
