@@ -7,6 +7,7 @@ mod code;
 mod collectives;
 pub mod error;
 mod executor;
+pub mod files;
 mod health;
 mod link;
 mod memory;
@@ -17,5 +18,6 @@ mod shards;
 mod signal;
 mod team;
 pub mod tensor;
+pub mod train;
 
 pub use error::{Result, RuntimeError};

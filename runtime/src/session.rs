@@ -20,6 +20,7 @@ use crate::program::{CpuFeatures, Program};
 use crate::signal::SPIN_ROUNDS;
 use crate::team::Team;
 use ranks::{Control, Rank};
+pub(crate) use tensors::same_order;
 
 /// More ranks than this are not run as threads of one process.
 const LOCAL_RANK_LIMIT: u64 = 256;

@@ -1,0 +1,135 @@
+//! Checkpoints: all state and the step's number in one safetensors file.
+//!
+//! Tensors are whole and without pads, under names that say role and path, so a checkpoint loads
+//! under any sharding. A checkpoint is written beside its place and then moved there.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::safetensors::{Item, TensorFile, write};
+use crate::error::{Result, RuntimeError};
+use crate::program::{Role, StateId, StateTensor};
+use crate::session::{Session, same_order};
+
+const FORMAT: &str = "dtlc-checkpoint-1";
+
+/// What a checkpoint says besides its tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The last step that is in it.
+    pub step: u64,
+    /// The seed of the run.
+    pub seed: u64,
+}
+
+/// The file for a step in a checkpoint folder.
+#[must_use]
+pub fn path_of(folder: &Path, step: u64) -> PathBuf {
+    folder.join(format!("step-{step:08}.safetensors"))
+}
+
+/// The newest checkpoint in a folder, if there is one.
+///
+/// # Errors
+/// The folder can't be read.
+pub fn newest(folder: &Path) -> Result<Option<PathBuf>> {
+    if !folder.exists() {
+        return Ok(None);
+    }
+    let failed = |error: std::io::Error| RuntimeError::file(folder, &error);
+    let mut best: Option<(u64, PathBuf)> = None;
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let number = name.strip_prefix("step-").and_then(|name| name.strip_suffix(".safetensors"));
+        if let Some(step) = number.and_then(|number| number.parse::<u64>().ok())
+            && best.as_ref().is_none_or(|(newest, _)| step > *newest)
+        {
+            best = Some((step, path));
+        }
+    }
+    Ok(best.map(|(_, path)| path))
+}
+
+/// Writes all state into a folder, which is made if it is not there.
+///
+/// # Errors
+/// The system refuses.
+pub fn save(session: &Session, folder: &Path, progress: Progress) -> Result<PathBuf> {
+    std::fs::create_dir_all(folder).map_err(|error| RuntimeError::file(folder, &error))?;
+    let path = path_of(folder, progress.step);
+    let item = |(index, tensor): (usize, &StateTensor)| Item {
+        name: key(tensor),
+        dtype: tensor.layout.dtype,
+        shape: tensor.layout.global_shape(),
+        bytes: Box::new(move || session.state(StateId(index as u32)).bytes),
+    };
+    let items = session.program().state.iter().enumerate().map(item).collect();
+    let metadata = BTreeMap::from([
+        ("format".to_owned(), FORMAT.to_owned()),
+        ("program".to_owned(), session.program().name.clone()),
+        ("step".to_owned(), progress.step.to_string()),
+        ("seed".to_owned(), progress.seed.to_string()),
+    ]);
+    write(&path, items, &metadata)?;
+    Ok(path)
+}
+
+/// Sets all state from a checkpoint, which may have been written under another sharding.
+///
+/// # Errors
+/// The file can't be read, is no checkpoint, or its state is not this program's; all differences
+/// are listed, and nothing is changed.
+pub fn load(session: &mut Session, path: &Path) -> Result<Progress> {
+    let file = TensorFile::open(path)?;
+    let metadata = file.metadata();
+    if metadata.get("format").map(String::as_str) != Some(FORMAT) {
+        return Err(RuntimeError::file(path, &"it is no checkpoint of this version of dtlc"));
+    }
+    let number = |key: &str| {
+        let number = metadata.get(key).and_then(|number| number.parse::<u64>().ok());
+        number.ok_or_else(|| RuntimeError::file(path, &format!("it does not say its {key}")))
+    };
+    let progress = Progress { step: number("step")?, seed: number("seed")? };
+    let program = session.program().clone();
+    let problems = differences(&file, &program.state);
+    if !problems.is_empty() {
+        return Err(RuntimeError::Input(problems));
+    }
+    let values = program.state.iter().map(|tensor| file.read(&key(tensor), tensor.layout.dtype));
+    // All is read before anything is set.
+    let values = values.collect::<Result<Vec<_>>>()?;
+    for (tensor, value) in program.state.iter().zip(values) {
+        session.set_state_bytes(tensor, &value);
+    }
+    Ok(progress)
+}
+
+fn differences(file: &TensorFile, state: &[StateTensor]) -> Vec<String> {
+    let path = file.path().display();
+    let mut problems = Vec::new();
+    let keys: Vec<String> = state.iter().map(key).collect();
+    for (tensor, key) in state.iter().zip(&keys) {
+        let shape = tensor.layout.global_shape();
+        match file.entries().get(key) {
+            None => problems.push(format!("{path}: `{key}` {shape:?} is missing")),
+            Some(entry) if !same_order(&shape, &entry.shape) => {
+                problems.push(format!("{path}: `{key}` has shape {:?}, the program {shape:?}", entry.shape));
+            }
+            Some(_) => {}
+        }
+    }
+    let extra = file.entries().keys().filter(|name| !keys.contains(name));
+    problems.extend(extra.map(|name| format!("{path}: `{name}` is no state of the program")));
+    problems
+}
+
+/// The name of a state tensor in a checkpoint.
+fn key(tensor: &StateTensor) -> String {
+    match &tensor.role {
+        Role::Parameter => format!("param.{}", tensor.path),
+        Role::Master => format!("master.{}", tensor.path),
+        Role::Optimizer(name) => format!("optimizer.{name}.{}", tensor.path),
+        Role::Buffer(name) => format!("buffer.{name}.{}", tensor.path),
+    }
+}

@@ -1,0 +1,195 @@
+//! Parameters in files, by name: loading into a session's shards and saving from them.
+//!
+//! A file may hold a stack as one tensor or one tensor for each layer, under any of the names that
+//! the program lists; dimensions may be merged or split as long as the elements' order is the same.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use indexmap::{IndexMap, IndexSet};
+
+use super::names::{Member, members, rolled};
+use super::safetensors::{Item, TensorFile, write};
+use crate::error::{Result, RuntimeError};
+use crate::program::{Initial, Program, Role, StateId, StateTensor, TensorName};
+use crate::session::{Session, same_order};
+use crate::tensor::HostTensor;
+
+/// A prefix that all parameters in a file may share; what lacks it in such a file is no parameter.
+const PREFIX: &str = "param.";
+
+/// Where one parameter is found.
+struct Found {
+    file: usize,
+    /// Names in the file (prefix included), in the order of the stack.
+    names: Vec<String>,
+}
+
+/// Sets every parameter, its master copy and what starts as a copy of it from files.
+///
+/// # Errors
+/// A file can't be read, or parameters are missing, left over or of another shape; all of them are
+/// listed, and nothing is changed.
+pub fn load_weights(session: &mut Session, paths: &[PathBuf]) -> Result<()> {
+    let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>>>()?;
+    let names = NameIndex::new(&files);
+    let program = session.program().clone();
+    let mut problems = Vec::new();
+    let mut found: IndexMap<&str, Found> = IndexMap::new();
+    let mut used = IndexSet::new();
+    for tensor in program.state.iter().filter(|tensor| tensor.role == Role::Parameter) {
+        match names.find(tensor, &files, &mut used) {
+            Ok(place) => drop(found.insert(&tensor.path, place)),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    for (name, &(file, _)) in names.tensors.iter().filter(|(name, _)| !used.contains(*name)) {
+        problems.push(format!(
+            "{}: `{name}` is no parameter of `{}`",
+            files[file].path().display(),
+            program.name
+        ));
+    }
+    if !problems.is_empty() {
+        return Err(RuntimeError::Input(problems));
+    }
+    for tensor in &program.state {
+        if let Some(place) = source_path(&program, tensor).and_then(|path| found.get(path)) {
+            let mut whole = Vec::new();
+            for name in &place.names {
+                whole.extend(files[place.file].read(name, tensor.layout.dtype)?);
+            }
+            session.set_state_bytes(tensor, &whole);
+        }
+    }
+    Ok(())
+}
+
+/// The path of the parameter whose file value a state tensor takes, if it takes one.
+fn source_path<'a>(program: &'a Program, tensor: &'a StateTensor) -> Option<&'a str> {
+    match (&tensor.role, tensor.initial) {
+        (Role::Parameter | Role::Master, _) => Some(&tensor.path),
+        (Role::Optimizer(_) | Role::Buffer(_), Initial::CopyOf(source)) => {
+            let source = &program.state[source.index()];
+            matches!(source.role, Role::Parameter | Role::Master).then_some(source.path.as_str())
+        }
+        (Role::Optimizer(_) | Role::Buffer(_), _) => None,
+    }
+}
+
+/// Which file has which name.
+struct NameIndex {
+    /// File and name in it, by the name without prefix.
+    tensors: IndexMap<String, (usize, String)>,
+}
+
+impl NameIndex {
+    fn new(files: &[TensorFile]) -> Self {
+        let mut tensors = IndexMap::new();
+        for (index, file) in files.iter().enumerate() {
+            let prefixed = file.entries().keys().any(|name| name.starts_with(PREFIX));
+            for name in file.entries().keys() {
+                let short = if prefixed { name.strip_prefix(PREFIX) } else { Some(name.as_str()) };
+                if let Some(short) = short {
+                    tensors.insert(short.to_owned(), (index, name.clone()));
+                }
+            }
+        }
+        Self { tensors }
+    }
+
+    /// Where a parameter is, or why it is nowhere. Notes the names it uses.
+    fn find(
+        &self,
+        tensor: &StateTensor,
+        files: &[TensorFile],
+        used: &mut IndexSet<String>,
+    ) -> std::result::Result<Found, String> {
+        let shape = tensor.layout.global_shape();
+        let whole = TensorName::plain(&tensor.path);
+        for name in tensor.names.iter().chain([&whole]) {
+            let stack = members(name, &shape);
+            let whole = Member { name: rolled(name), index: 0 };
+            for (candidates, shape) in [(&stack[..], &shape[name.first.len()..]), (&[whole], &shape[..])] {
+                if candidates.iter().any(|member| self.tensors.contains_key(&member.name)) {
+                    used.extend(candidates.iter().map(|member| member.name.clone()));
+                    return self.check(candidates, shape, files);
+                }
+            }
+        }
+        let wanted = tensor.names.first().map_or(tensor.path.clone(), |name| name.template.clone());
+        Err(format!("`{wanted}` {shape:?} is in no file"))
+    }
+
+    fn check(
+        &self,
+        members: &[Member],
+        shape: &[u64],
+        files: &[TensorFile],
+    ) -> std::result::Result<Found, String> {
+        let mut names = Vec::new();
+        let mut place = None;
+        for member in members {
+            let Some((file, name)) = self.tensors.get(&member.name) else {
+                return Err(format!("`{}` {shape:?} is in no file", member.name));
+            };
+            let entry = &files[*file].entries()[name];
+            if !same_order(shape, &entry.shape) {
+                let path = files[*file].path().display();
+                return Err(format!("{path}: `{name}` has shape {:?}, the program {shape:?}", entry.shape));
+            }
+            if place.is_some_and(|place| place != *file) {
+                return Err(format!("`{name}` lies in another file than the rest of its stack"));
+            }
+            place = Some(*file);
+            names.push(name.clone());
+        }
+        Ok(Found { file: place.unwrap_or(0), names })
+    }
+}
+
+/// The parameters by name, one for each layer of a stack, with the bits of the master copy where
+/// there is one.
+///
+/// # Errors
+/// Two parameters with one name.
+pub fn parameters(session: &Session) -> Result<IndexMap<String, HostTensor>> {
+    let mut all = IndexMap::new();
+    for (index, tensor) in session.program().state.iter().enumerate() {
+        if tensor.role != Role::Parameter {
+            continue;
+        }
+        let master = |other: &StateTensor| other.role == Role::Master && other.path == tensor.path;
+        let source = session.program().state.iter().position(master).unwrap_or(index);
+        let whole = session.state(StateId(source as u32));
+        let plain = TensorName::plain(&tensor.path);
+        for (name, part) in unstack(tensor.names.first().unwrap_or(&plain), whole) {
+            if all.insert(name.clone(), part).is_some() {
+                return Err(RuntimeError::Bug(format!("two parameters are named `{name}`")));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// A tensor's parts under their names; the stacked dimensions are gone from their shapes.
+#[must_use]
+pub fn unstack(name: &TensorName, whole: HostTensor) -> Vec<(String, HostTensor)> {
+    let names = members(name, &whole.shape);
+    let shape = whole.shape[name.first.len()..].to_vec();
+    let bytes = whole.bytes.len() / names.len().max(1);
+    let part = |member: Member| {
+        let bytes = whole.bytes[member.index * bytes..][..bytes].to_vec();
+        (member.name, HostTensor { dtype: whole.dtype, shape: shape.clone(), bytes })
+    };
+    names.into_iter().map(part).collect()
+}
+
+/// Writes tensors by name to a file, whole or not at all.
+///
+/// # Errors
+/// The system refuses.
+pub fn save_tensors(path: &Path, tensors: &IndexMap<String, HostTensor>) -> Result<()> {
+    let items = tensors.iter().map(|(name, tensor)| Item::of(name, tensor)).collect();
+    write(path, items, &BTreeMap::new())
+}
