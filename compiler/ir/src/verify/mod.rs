@@ -1,5 +1,5 @@
 //! What is legal at each stage. A program that breaks a rule is the compiler's fault, so each failure is
-//! a [`Fault`] that shows the instruction inside the IR text.
+//! a [`Fault`](crate::Fault) that shows the instruction inside the IR text.
 //!
 //! Every stage's check includes the structural one: definitions before uses, types, and the main
 //! region's signature.
