@@ -6,7 +6,9 @@ mod fuse;
 mod interface;
 mod lower;
 pub mod memory;
+pub mod partition;
 mod regions;
+pub mod report;
 mod update;
 mod uses;
 

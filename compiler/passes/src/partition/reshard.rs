@@ -1,0 +1,257 @@
+//! Lowers each reshard to the cheapest sequence of slices and collectives.
+//!
+//! ```text
+//! before   %1: f32[S@tp, D] = reshard %0          %0: f32[S, D] partial(sum: tp)
+//! after    %1: f32[S@tp, D] = reduce_scatter[sum: tp] %0
+//! ```
+//!
+//! The search goes over placements. Its moves only go towards the target, so an axis that both ends are
+//! split on is never gathered on the way (the aim of arXiv 2112.01075), unless the user gave leave.
+
+use super::error::{PlacementError, PlacementErrorKind};
+use dtlc_ir::{
+    Axis, Collective, CollectiveKind, Inst, Op, Placement, Program, Reason, ReduceOp, Region, Type,
+};
+use smallvec::SmallVec;
+
+/// What a sequence costs: bytes that a rank sends, then the number of calls.
+pub(super) type Cost = (u64, u32);
+
+/// One move: a collective over axes, or none for a slice of what is there.
+#[derive(Clone, Debug)]
+struct Move {
+    kind: Option<CollectiveKind>,
+    axes: SmallVec<[Axis; 2]>,
+    reduce: ReduceOp,
+    to: Placement,
+}
+
+/// Lowers every reshard of a program.
+///
+/// # Errors
+/// Reshards that would have to gather what both ends hold split, and for which there is no leave.
+pub fn plan_reshards(program: &mut Program) -> Result<(), Vec<PlacementError>> {
+    let mut main = std::mem::take(&mut program.main);
+    let mut errors = Vec::new();
+    plan_region(program, &mut main, &mut errors);
+    program.main = main;
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// What it costs to bring a value of this type to `target`; none where there is no way.
+pub(super) fn cost(program: &Program, from: &Type, target: &Placement) -> Option<Cost> {
+    search(program, from, target, false).map(|(cost, _)| cost)
+}
+
+fn plan_region(program: &mut Program, region: &mut Region, errors: &mut Vec<PlacementError>) {
+    let mut planned = Vec::with_capacity(region.insts.len());
+    for mut inst in std::mem::take(&mut region.insts) {
+        if let Op::Scan(scan) = &mut inst.op {
+            plan_region(program, &mut scan.body, errors);
+        }
+        let Op::Reshard(reason) = &inst.op else {
+            planned.push(inst);
+            continue;
+        };
+        match plan(program, &inst, reason) {
+            Ok(insts) => planned.extend(insts),
+            Err(error) => errors.push(error),
+        }
+    }
+    region.insts = planned;
+}
+
+fn plan(program: &mut Program, inst: &Inst, reason: &Reason) -> Result<Vec<Inst>, PlacementError> {
+    let (source, result) = (inst.args[0], inst.results[0]);
+    let target = program.ty(result).placement.clone();
+    let found = search(program, program.ty(source), &target, reason.leave_to_gather);
+    let Some((_, moves)) = found else { return Err(needs_leave(program, inst, reason)) };
+    let mut insts: Vec<Inst> = Vec::new();
+    let mut at = source;
+    let last = moves.len();
+    for (index, step) in moves.into_iter().enumerate() {
+        let to = if index + 1 == last { result } else { intermediate(program, result, step.to.clone()) };
+        let op = match step.kind {
+            None => Op::LocalSlice,
+            Some(kind) => {
+                let reasons = vec![reason.clone()];
+                Op::Collective(Collective { kind, axes: step.axes, reduce: step.reduce, reasons })
+            }
+        };
+        insts.push(Inst {
+            op,
+            args: SmallVec::from_slice(&[at]),
+            results: SmallVec::from_slice(&[to]),
+            phase: inst.phase,
+        });
+        at = to;
+    }
+    Ok(insts)
+}
+
+/// A value like the reshard's result, on the way to it.
+fn intermediate(program: &mut Program, like: dtlc_ir::Value, placement: Placement) -> dtlc_ir::Value {
+    let mut info = program.values[like].clone();
+    info.ty.placement = placement;
+    program.values.push(info)
+}
+
+fn needs_leave(program: &Program, inst: &Inst, reason: &Reason) -> PlacementError {
+    let info = &program.values[inst.results[0]];
+    let name = info.name.clone().map_or_else(|| "a value".to_string(), |name| format!("`{name}`"));
+    let message = format!("{name} can only move by gathering all of it on every rank");
+    PlacementError::new(PlacementErrorKind::NeedsLeave, message)
+        .at_model(info.origin, "needed elsewhere here")
+        .because([reason.text.clone()])
+        .hint("place both uses on the same axes, or keep one of them whole")
+}
+
+/// The cheapest sequence of moves (Dijkstra's search; there are a handful of placements in reach).
+fn search(program: &Program, from: &Type, target: &Placement, leave: bool) -> Option<(Cost, Vec<Move>)> {
+    let mut open: Vec<(Cost, Placement, Vec<Move>)> = vec![((0, 0), from.placement.clone(), Vec::new())];
+    let mut done: Vec<Placement> = Vec::new();
+    loop {
+        let best = open.iter().enumerate().min_by_key(|(_, (cost, _, _))| *cost).map(|(index, _)| index)?;
+        let (spent, placement, path) = open.swap_remove(best);
+        if placement == *target {
+            return Some((spent, path));
+        }
+        if done.contains(&placement) {
+            continue;
+        }
+        for step in moves(program, &placement, target, leave) {
+            if done.contains(&step.to) {
+                continue;
+            }
+            let bytes = spent.0 + wire_bytes(program, from, &placement, &step);
+            let slices = step.kind.is_none() && path.last().is_some_and(|last| last.kind.is_none());
+            let to = step.to.clone();
+            let mut path = path.clone();
+            if slices {
+                path.pop();
+            }
+            path.push(step);
+            open.push(((bytes, path.len() as u32), to, path));
+        }
+        done.push(placement);
+    }
+}
+
+/// Bytes that a rank sends for a move, in a ring.
+fn wire_bytes(program: &Program, ty: &Type, from: &Placement, step: &Move) -> u64 {
+    let Some(kind) = step.kind else { return 0 };
+    let ranks = program.mesh.group_size(step.axes.iter().copied());
+    let local = |placement: &Placement| ty.with_placement(placement.clone()).local_bytes(program);
+    ring_bytes(kind, ranks, local(from).max(local(&step.to)))
+}
+
+/// Bytes that a rank sends for a collective over `ranks` whose full size is `bytes`, in a ring.
+pub(crate) fn ring_bytes(kind: CollectiveKind, ranks: u64, bytes: u64) -> u64 {
+    let once = (u128::from(bytes) * u128::from(ranks.saturating_sub(1)) / u128::from(ranks.max(1))) as u64;
+    match kind {
+        CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => once,
+        CollectiveKind::AllReduce => 2 * once,
+        CollectiveKind::Permute => bytes,
+    }
+}
+
+/// The moves from a placement that go towards the target.
+fn moves(program: &Program, from: &Placement, target: &Placement, leave: bool) -> Vec<Move> {
+    let mut moves = Vec::new();
+    reductions(from, target, &mut moves);
+    for run in minor_runs(program, from) {
+        let dim = run.dim;
+        let wanted = target.dim_on(run.axes[0]);
+        let together = run.axes.iter().all(|&axis| target.dim_on(axis) == wanted);
+        let mut to = from.clone();
+        run.axes.iter().for_each(|&axis| to.remove_axis(axis));
+        let ascending = run.axes.is_sorted();
+        let split = run.axes.iter().any(|&axis| target.dim_on(axis).is_some());
+        if ascending && (!split || leave) {
+            moves.push(movement(CollectiveKind::AllGather, &run.axes, to.clone()));
+        }
+        if let Some(other) = wanted.filter(|&other| together && ascending && other != dim) {
+            run.axes.iter().for_each(|&axis| to.add_shard(other, axis));
+            moves.push(movement(CollectiveKind::AllToAll, &run.axes, to));
+        }
+    }
+    for shard in target.shards() {
+        if from.dim_on(shard.axis).is_none() && from.partial_on(shard.axis).is_none() {
+            let mut to = from.clone();
+            to.add_shard(shard.dim, shard.axis);
+            moves.push(Move { kind: None, axes: SmallVec::new(), reduce: ReduceOp::Sum, to });
+        }
+    }
+    swaps(from, &mut moves);
+    moves
+}
+
+fn movement(kind: CollectiveKind, axes: &[Axis], to: Placement) -> Move {
+    let mut axes: SmallVec<[Axis; 2]> = SmallVec::from_slice(axes);
+    axes.sort_unstable();
+    Move { kind: Some(kind), axes, reduce: ReduceOp::Sum, to }
+}
+
+/// All-reduces over all partial axes that end whole, and reduce-scatters to the dimensions that end split.
+fn reductions(from: &Placement, target: &Placement, moves: &mut Vec<Move>) {
+    for op in [ReduceOp::Sum, ReduceOp::Max] {
+        let of_op = from.partials().iter().filter(|partial| partial.op == op).map(|partial| partial.axis);
+        let whole: SmallVec<[Axis; 2]> = of_op
+            .filter(|&axis| {
+                target.partial_on(axis).is_none() && (target.dim_on(axis).is_none() || op == ReduceOp::Max)
+            })
+            .collect();
+        if !whole.is_empty() {
+            let mut to = from.clone();
+            whole.iter().for_each(|&axis| to.remove_axis(axis));
+            moves.push(Move { reduce: op, ..movement(CollectiveKind::AllReduce, &whole, to) });
+        }
+    }
+    let summed = |axis: Axis| from.partial_on(axis) == Some(ReduceOp::Sum);
+    let shards = target.shards();
+    for start in 0..shards.len() {
+        for end in start + 1..=shards.len() {
+            let run = &shards[start..end];
+            let fits = run.iter().all(|shard| shard.dim == run[0].dim && summed(shard.axis));
+            if fits && run.is_sorted_by_key(|shard| shard.axis) {
+                let mut to = from.clone();
+                run.iter().for_each(|shard| to.remove_axis(shard.axis));
+                run.iter().for_each(|shard| to.add_shard(shard.dim, shard.axis));
+                let axes: SmallVec<[Axis; 2]> = run.iter().map(|shard| shard.axis).collect();
+                moves.push(movement(CollectiveKind::ReduceScatter, &axes, to));
+            }
+        }
+    }
+}
+
+/// Minor-most axes of one dimension.
+struct Run {
+    dim: dtlc_ir::Dim,
+    axes: SmallVec<[Axis; 4]>,
+}
+
+fn minor_runs(program: &Program, from: &Placement) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for dim in program.dims.keys().filter(|&dim| from.axes_of(dim).next().is_some()) {
+        let axes: SmallVec<[Axis; 4]> = from.axes_of(dim).collect();
+        runs.extend((0..axes.len()).map(|start| Run { dim, axes: axes[start..].iter().copied().collect() }));
+    }
+    runs
+}
+
+/// Exchanges neighbouring axes of one dimension: each rank sends all that it has to one other.
+fn swaps(from: &Placement, moves: &mut Vec<Move>) {
+    let shards = from.shards();
+    for index in 1..shards.len() {
+        let (left, right) = (shards[index - 1], shards[index]);
+        if left.dim != right.dim {
+            continue;
+        }
+        let mut order: Vec<_> = shards.to_vec();
+        order.swap(index - 1, index);
+        let mut to = Placement::replicated();
+        from.partials().iter().for_each(|partial| to.add_partial(partial.axis, partial.op));
+        order.iter().for_each(|shard| to.add_shard(shard.dim, shard.axis));
+        moves.push(movement(CollectiveKind::Permute, &[left.axis, right.axis], to));
+    }
+}

@@ -1,0 +1,243 @@
+//! Where state rests between uses: the `store` rules, for parameters, gradients and optimizer state.
+//! A store adds one dimension of each parameter to what its use splits already. What can't be divided
+//! stays whole and is reported.
+
+use super::assign::Assignments;
+use super::error::{PlacementError, PlacementErrorKind};
+use super::mesh::Entry;
+use super::request::{RuleKind, RuleRequest, role_name};
+use super::select::{has_role, select};
+use cranelift_entity::SecondaryMap;
+use dtlc_ir::{Dim, Inst, Op, Placement, Program, Region, Role, StateKind, Value};
+use smallvec::SmallVec;
+
+/// A dimension that a store adds, on the axes of an entry.
+pub(super) type StoreShard = (Dim, Entry);
+
+/// The stores of a program.
+#[derive(Default)]
+pub(super) struct Stores {
+    /// For each state, what its store adds to its use.
+    pub states: Vec<SmallVec<[StoreShard; 1]>>,
+    /// For each state that is a parameter, what the store of its gradient adds.
+    pub gradients: Vec<SmallVec<[StoreShard; 1]>>,
+    /// What stays whole although a rule would store it in parts: the state's path and the rule.
+    pub whole: Vec<(String, String)>,
+}
+
+/// The parameter that each value is a copy, a slice or the gradient of, by its index in the states.
+pub(super) type Owners = SecondaryMap<Value, Option<usize>>;
+
+/// Finds the owners of all values.
+pub(super) fn owners(program: &Program) -> Owners {
+    let mut owners = Owners::new();
+    for (index, state) in program.states.iter().enumerate() {
+        owners[state.value] = match state.kind {
+            StateKind::Parameter(_) => Some(index),
+            StateKind::Master(_) | StateKind::Optimizer { .. } => None,
+        };
+    }
+    own_region(program, &program.main, &mut owners);
+    owners
+}
+
+fn own_region(program: &Program, region: &Region, owners: &mut Owners) {
+    for inst in &region.insts {
+        if let Op::Scan(scan) = &inst.op {
+            for (&arg, &param) in inst.args.iter().zip(&scan.body.params) {
+                owners[param] = owners[arg];
+            }
+            own_region(program, &scan.body, owners);
+            for (&value, &result) in scan.body.yields.iter().zip(&inst.results) {
+                owners[result] = owners[value];
+            }
+        }
+        own_results(program, inst, owners);
+    }
+}
+
+/// A gradient belongs to its parameter's owner; what is made from one gradient alone belongs there too.
+fn own_results(program: &Program, inst: &Inst, owners: &mut Owners) {
+    for &result in &inst.results {
+        let info = &program.values[result];
+        if let Some(value) = info.gradient_of {
+            owners[result] = owners[value];
+        } else if info.role == Role::Gradient && owners[result].is_none() {
+            let known = inst.args.iter().filter(|&&arg| program.values[arg].role == Role::Gradient);
+            owners[result] = known.filter_map(|&arg| owners[arg]).next();
+        }
+    }
+}
+
+/// Decides the stores, once everything in use is placed.
+///
+/// # Errors
+/// A rule that names a dimension or value that no parameter has, or a dimension that its axes do not divide.
+pub(super) fn decide(
+    program: &Program,
+    assignments: &Assignments<'_>,
+    owners: &Owners,
+    looped: &[Dim],
+) -> Result<Stores, Vec<PlacementError>> {
+    let count = program.states.len();
+    let mut stores = Stores {
+        states: vec![SmallVec::new(); count],
+        gradients: vec![SmallVec::new(); count],
+        whole: Vec::new(),
+    };
+    let mut errors = Vec::new();
+    for (entry, info) in assignments.entries.iter() {
+        let rule = &assignments.request.steps[info.step].rules[info.rule];
+        if rule.kind == RuleKind::Store
+            && let Err(error) = apply(program, assignments, owners, looped, entry, rule, &mut stores)
+        {
+            errors.push(error);
+        }
+    }
+    if errors.is_empty() { Ok(stores) } else { Err(errors) }
+}
+
+fn apply(
+    program: &Program,
+    assignments: &Assignments<'_>,
+    owners: &Owners,
+    looped: &[Dim],
+    entry: Entry,
+    rule: &RuleRequest,
+    stores: &mut Stores,
+) -> Result<(), PlacementError> {
+    let selected = selected_states(program, owners, rule)?;
+    let mut matched = false;
+    let mut whole: Vec<String> = Vec::new();
+    for (index, state) in program.states.iter().enumerate() {
+        let (role, parameter) = match &state.kind {
+            StateKind::Parameter(_) => (Role::Parameter, index),
+            StateKind::Master(parameter) | StateKind::Optimizer { parameter, .. } => {
+                (Role::Optimizer, *parameter)
+            }
+        };
+        if !selected.contains(&parameter) {
+            continue;
+        }
+        let mut roles: SmallVec<[Role; 2]> = SmallVec::from_slice(&[role]);
+        if role == Role::Parameter {
+            roles.push(Role::Gradient);
+        }
+        for role in roles.into_iter().filter(|&role| has_role(&rule.roles, role)) {
+            matched |= rule.dims.iter().all(|&dim| program.ty(state.value).has(dim));
+            let shards =
+                if role == Role::Gradient { &mut stores.gradients[index] } else { &mut stores.states[index] };
+            match pick(program, assignments, looped, entry, rule, parameter, shards)? {
+                Some(dim) => shards.push((dim, entry)),
+                None if !whole.contains(&program.states[parameter].path) => {
+                    whole.push(program.states[parameter].path.clone());
+                }
+                None => {}
+            }
+        }
+    }
+    stores.whole.extend(whole.into_iter().map(|path| (path, rule.text())));
+    if matched || program.states.is_empty() || rule.dims.is_empty() {
+        return Ok(());
+    }
+    let roles: Vec<&str> = rule.roles.iter().map(|&role| role_name(role)).collect();
+    let message = format!("no {} with a dimension `{}`", roles.join(" or "), rule.dim_name);
+    Err(PlacementError::new(PlacementErrorKind::NoMatch, message)
+        .at_plan(rule.span, "this rule matches nothing")
+        .hint(format!(
+            "`store {}: largest -> {}` picks a dimension for each",
+            roles.join(", "),
+            rule.axes.join(", ")
+        )))
+}
+
+/// The parameters that a rule is about, by index.
+fn selected_states(
+    program: &Program,
+    owners: &Owners,
+    rule: &RuleRequest,
+) -> Result<Vec<usize>, PlacementError> {
+    if rule.at.is_empty() {
+        return Ok((0..program.states.len()).collect());
+    }
+    let all_roles = RuleRequest { roles: Vec::new(), ..rule.clone() };
+    let values = select(program, &all_roles).map_err(|unknown| super::unknown_path(rule, &unknown))?;
+    Ok(values.into_iter().filter_map(|value| owners[value]).collect())
+}
+
+/// The dimension of a parameter that a store splits: the one named, or the largest that remains once its
+/// use is split and that the axes divide. None where the use has one of the axes, or nothing divides.
+fn pick(
+    program: &Program,
+    assignments: &Assignments<'_>,
+    looped: &[Dim],
+    entry: Entry,
+    rule: &RuleRequest,
+    parameter: usize,
+    before: &[StoreShard],
+) -> Result<Option<Dim>, PlacementError> {
+    let axes = &assignments.entries[entry].axes;
+    let value = program.states[parameter].value;
+    let used = assignments.of(value).iter().map(|assigned| assigned.entry);
+    let mut taken = used.chain(before.iter().map(|shard| shard.1));
+    let overlaps = |other: Entry| assignments.entries[other].axes.iter().any(|axis| axes.contains(axis));
+    if axes.is_empty() || taken.any(overlaps) {
+        return Ok(None);
+    }
+    let ways = assignments.mesh.group_size(axes.iter().copied());
+    let remains = |dim: Dim| {
+        let stored = before.iter().filter(|shard| shard.0 == dim);
+        let stored: u64 = stored
+            .map(|shard| assignments.mesh.group_size(assignments.entries[shard.1].axes.iter().copied()))
+            .product();
+        let split = assignments.ways(value, dim) * stored;
+        program.dims[dim].size.is_multiple_of(split).then_some(program.dims[dim].size / split)
+    };
+    let dims = program.ty(value).dims.iter().copied();
+    let divided = |dim: Dim| remains(dim).filter(|size| size % ways == 0);
+    if let Some(&named) = rule.dims.first() {
+        if !program.ty(value).has(named) {
+            return Ok(None);
+        }
+        return match divided(named) {
+            Some(_) => Ok(Some(named)),
+            None => Err(not_divisible(program, assignments, rule, parameter, ways)),
+        };
+    }
+    let mut best: Option<(u64, Dim)> = None;
+    for dim in dims.filter(|dim| !looped.contains(dim) && program.states[parameter].stack != Some(*dim)) {
+        if let Some(size) = divided(dim)
+            && best.is_none_or(|(largest, _)| size > largest)
+        {
+            best = Some((size, dim));
+        }
+    }
+    Ok(best.map(|(_, dim)| dim))
+}
+
+fn not_divisible(
+    program: &Program,
+    assignments: &Assignments<'_>,
+    rule: &RuleRequest,
+    parameter: usize,
+    ways: u64,
+) -> PlacementError {
+    let state = &program.states[parameter];
+    let message = format!("`{}` of `{}` is not divided by {ways} ranks more", rule.dim_name, state.path);
+    let used = assignments.of(state.value);
+    let chains = used.iter().flat_map(|assigned| assignments.chain(program, state.value, assigned.entry));
+    PlacementError::new(PlacementErrorKind::NotDivisible, message)
+        .at_plan(rule.span, "stored by this rule")
+        .at_model(program.values[state.value].origin, "declared here")
+        .because(chains)
+        .hint("leave the dimension out: `largest` takes one that is divided")
+}
+
+/// Adds what a store adds to a placement.
+pub(super) fn add_shards(placement: &mut Placement, shards: &[StoreShard], assignments: &Assignments<'_>) {
+    for &(dim, entry) in shards {
+        for &axis in &assignments.entries[entry].axes {
+            placement.add_shard(dim, axis);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The partitioner: N ranks compute what one does, and the collectives are those that the strategy is
+//! known for.
+
+mod block;
+mod support;
