@@ -7,6 +7,8 @@
 
 mod evaluate;
 mod loops;
+
+pub(crate) use loops::element;
 mod space;
 
 use crate::kir::{Kernel, KirError};

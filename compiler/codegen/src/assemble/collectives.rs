@@ -1,0 +1,114 @@
+//! Collectives: which blocks of which tensors travel over which axes.
+
+use super::place::{axis_id, dtype};
+use super::{Assembler, Result};
+use dtlc_ir::{Axis, Collective, CollectiveKind, Dim, Inst, ReduceOp, Type, Value};
+use dtlc_runtime::program as target;
+use target::{CollectiveTensor, Position, Transfer};
+
+impl Assembler<'_> {
+    pub(super) fn collective(&mut self, inst: &Inst, collective: &Collective) -> Result<target::Operation> {
+        let reduction = match collective.reduce {
+            ReduceOp::Sum => target::Reduction::Sum,
+            ReduceOp::Max => target::Reduction::Max,
+        };
+        let kind = match collective.kind {
+            CollectiveKind::AllGather => target::CollectiveKind::AllGather,
+            CollectiveKind::ReduceScatter => target::CollectiveKind::ReduceScatter(reduction),
+            CollectiveKind::AllReduce => target::CollectiveKind::AllReduce(reduction),
+            CollectiveKind::AllToAll => target::CollectiveKind::AllToAll,
+            CollectiveKind::Permute => return Err(self.unforeseen(inst, "a permutation is not planned yet")),
+        };
+        let mut axes: Option<Vec<Axis>> = None;
+        let mut tensors = Vec::new();
+        for (&source, &target) in inst.args.iter().zip(&inst.results) {
+            let (transfer, order) = self.transfer(inst, collective, source, target)?;
+            if axes.get_or_insert_with(|| order.clone()) != &order {
+                return Err(self.unforeseen(inst, "tensors that order the axes differently"));
+            }
+            tensors.push(CollectiveTensor {
+                source: self.buffer(source)?,
+                target: self.buffer(target)?,
+                dtype: dtype(self.program.ty(source).dtype),
+                transfer,
+            });
+        }
+        let axes = axes.unwrap_or_default().into_iter().map(axis_id).collect();
+        Ok(target::Operation::Collective(target::Collective { kind, axes, tensors }))
+    }
+
+    /// How one tensor's blocks lie, and the order of the axes that numbers them.
+    fn transfer(
+        &self,
+        inst: &Inst,
+        collective: &Collective,
+        source: Value,
+        target: Value,
+    ) -> Result<(Transfer, Vec<Axis>)> {
+        let (from, to) = (self.program.ty(source), self.program.ty(target));
+        let ranks = self.program.mesh.group_size(collective.axes.iter().copied());
+        let unforeseen = |message: &str| self.unforeseen(inst, message);
+        match collective.kind {
+            CollectiveKind::AllReduce => {
+                Ok((Transfer::whole(self.local_elements(source)), collective.axes.to_vec()))
+            }
+            CollectiveKind::AllGather => {
+                let (dim, axes) =
+                    minor_shard(from, to, collective).ok_or_else(|| unforeseen("no gathered dim"))?;
+                let (outer, inner) = self.around(source, dim);
+                Ok((Transfer::all_gather(outer, inner * self.extent(source, dim), ranks), axes))
+            }
+            CollectiveKind::ReduceScatter => {
+                let (dim, axes) =
+                    minor_shard(to, from, collective).ok_or_else(|| unforeseen("no scattered dim"))?;
+                let (outer, inner) = self.around(target, dim);
+                Ok((Transfer::reduce_scatter(outer, inner * self.extent(target, dim), ranks), axes))
+            }
+            CollectiveKind::AllToAll => {
+                let gathered = minor_shard(from, to, collective);
+                let split = minor_shard(to, from, collective);
+                let (Some((gathered, axes)), Some((split, other))) = (gathered, split) else {
+                    return Err(unforeseen("an all-to-all of one dimension"));
+                };
+                if axes != other {
+                    return Err(unforeseen("an all-to-all that reorders axes"));
+                }
+                Ok((self.exchange(source, target, gathered, split, ranks), axes))
+            }
+            CollectiveKind::Permute => Err(unforeseen("a permutation is not planned yet")),
+        }
+    }
+
+    fn exchange(&self, source: Value, target: Value, gathered: Dim, split: Dim, ranks: u64) -> Transfer {
+        let stride = |value, dim| self.stride(value, dim).unwrap_or(1);
+        let split_outside = stride(source, split) > stride(source, gathered);
+        let (outside, inside) = if split_outside { (split, gathered) } else { (gathered, split) };
+        // Both rest sizes are those that a rank holds when the dimension is sharded.
+        let rest = |dim| if dim == split { self.extent(target, dim) } else { self.extent(source, dim) };
+        let (outer, _) = self.around(source, outside);
+        let (_, behind) = self.around(source, inside);
+        let between = stride(source, outside) / (self.extent(source, inside) * behind).max(1);
+        let position = if split_outside { Position::SplitOutside } else { Position::SplitInside };
+        Transfer::all_to_all(outer, rest(outside) * between, rest(inside) * behind, ranks, position)
+    }
+
+    /// Local elements in front of a dim and behind it.
+    fn around(&self, value: Value, dim: Dim) -> (u64, u64) {
+        let inner = self.stride(value, dim).unwrap_or(1);
+        let outer = self.local_elements(value) / (inner * self.extent(value, dim)).max(1);
+        (outer, inner)
+    }
+}
+
+/// The dim that `sharded` has on all of the collective's axes, as its minor ones, and `whole` has not; with the axes
+/// in the order in which they split it.
+fn minor_shard(sharded: &Type, whole: &Type, collective: &Collective) -> Option<(Dim, Vec<Axis>)> {
+    sharded.dims.iter().find_map(|&dim| {
+        let axes: Vec<Axis> = sharded.placement.axes_of(dim).collect();
+        let kept: Vec<Axis> = whole.placement.axes_of(dim).collect();
+        let minor = axes.strip_prefix(kept.as_slice())?;
+        let all =
+            minor.len() == collective.axes.len() && minor.iter().all(|axis| collective.axes.contains(axis));
+        all.then(|| (dim, minor.to_vec()))
+    })
+}
