@@ -6,6 +6,7 @@
 
 pub mod expression;
 pub mod plan;
+pub mod walk;
 
 pub use expression::*;
 pub use plan::*;

@@ -5,6 +5,7 @@
 pub mod ast;
 pub mod codes;
 pub mod diagnostic;
+pub mod format;
 pub mod lex;
 pub mod model;
 pub mod parse;
@@ -15,5 +16,6 @@ pub mod suggest;
 
 pub use codes::Code;
 pub use diagnostic::{Diagnostic, Severity};
+pub use format::format;
 pub use parse::{Parsed, parse};
 pub use source::{FileId, Loaded, Loader, SourceFile, SourceMap, Span};

@@ -95,16 +95,21 @@ fn named_source(file: FileId, sources: &SourceMap) -> NamedSource<String> {
     NamedSource::new(&file.name, file.text.to_string())
 }
 
+/// The labels of one file; the diagnostic's first label is the one whose place heads the report.
 fn labels_in(diagnostic: &Diagnostic, file: FileId) -> Vec<LabeledSpan> {
-    diagnostic
-        .labels
-        .iter()
-        .filter(|label| label.span.file == file)
-        .map(|label| {
-            let text = (!label.text.is_empty()).then(|| label.text.clone());
-            LabeledSpan::new(text, label.span.start as usize, label.span.len() as usize)
-        })
-        .collect()
+    let mut labels = Vec::new();
+    for (index, label) in diagnostic.labels.iter().enumerate() {
+        if label.span.file != file {
+            continue;
+        }
+        let text = (!label.text.is_empty()).then(|| label.text.clone());
+        let range = (label.span.start as usize, label.span.len() as usize);
+        labels.push(match index {
+            0 => LabeledSpan::new_primary_with_span(text, range),
+            _ => LabeledSpan::new_with_span(text, range),
+        });
+    }
+    labels
 }
 
 /// Reason, notes and hint in this order, as one block.

@@ -15,6 +15,9 @@ use crate::lex::TokenKind;
 use crate::source::Span;
 use crate::suggest::did_you_mean;
 
+/// Units of memory, as they are written.
+const UNITS: [&str; 9] = ["B", "kB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"];
+
 /// A piece that its rule does not take. `start` is the piece's first token, `found` the one at fault.
 pub(super) fn unexpected(
     pieces: &Pieces<'_>,
@@ -87,7 +90,12 @@ pub(super) fn not_on_a_new_line(pieces: &Pieces<'_>, index: usize) -> Diagnostic
     )
     .label(pieces.span_of(index), "what stands before is complete")
     .why("each member, statement and entry begins a line of its own");
+    let after_number = index > 0 && pieces.token_kind(index - 1) == Some(TokenKind::Number);
     match pieces.text(index) {
+        unit if after_number && did_you_mean(unit, UNITS).is_some() => {
+            let near = did_you_mean(unit, UNITS).unwrap_or(unit);
+            diagnostic.hint_edit(format!("write `{near}`"), pieces.span_of(index), near)
+        }
         ";" => diagnostic.hint_edit("remove `;`: a line's end is enough", pieces.span_of(index), ""),
         _ => diagnostic,
     }
@@ -195,7 +203,13 @@ fn found_text(pieces: &Pieces<'_>, index: usize) -> String {
 fn listed(expected: &[Rule]) -> String {
     let mut telling: Vec<&'static str> = Vec::new();
     let mut anywhere: Vec<&'static str> = Vec::new();
+    let closing = [Rule::comma, Rule::close_paren, Rule::close_square, Rule::close_brace];
+    let in_list = expected.iter().any(|rule| closing.contains(rule));
     for &rule in expected {
+        // What is complete could also be applied to more; that is rarely what is missing.
+        if in_list && matches!(rule, Rule::open_paren | Rule::open_square) {
+            continue;
+        }
         let Some((name, likelihood)) = rule_name(rule) else {
             continue;
         };

@@ -113,7 +113,10 @@ impl<'a> Pieces<'a> {
         let mut starts = Vec::new();
         for (index, token) in self.tokens.iter().enumerate() {
             let keyword = token.kind == TokenKind::Word && ITEM_KEYWORDS.contains(&self.text(index));
-            if !keyword || (index > 0 && self.text(index - 1) == "::") {
+            // After one of these a keyword is a misplaced name, or a segment of a path.
+            let named = index > 0
+                && ["::", "layer", "model", "optimizer", "plan", "fn", "for"].contains(&self.text(index - 1));
+            if !keyword || named {
                 continue;
             }
             let first_column =
@@ -422,6 +425,14 @@ impl<'a> Pieces<'a> {
         let from = self.cursor.max(start + 1);
         self.resynchronise(body, from);
         error(self.range(start, self.cursor))
+    }
+
+    /// Reports a piece inside an expression that follows another on the same line.
+    pub(super) fn require_new_line(&self, span: Span) {
+        let index = self.tokens.partition_point(|token| token.start < span.start);
+        if self.tokens.get(index).is_some_and(|token| token.newlines_before == 0) {
+            self.report(message::not_on_a_new_line(self, index));
+        }
     }
 
     /// Moves to the first token from `from` on that begins a line of the body, or to the body's end.

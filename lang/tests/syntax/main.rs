@@ -1,0 +1,7 @@
+//! The syntax half of the language through its public interface: trees, errors, formatting, random edits.
+
+mod errors;
+mod format;
+mod mutate;
+mod support;
+mod trees;
