@@ -171,6 +171,7 @@ impl<'a> Formatter<'a> {
         for statement in &block.statements {
             let span = match statement {
                 Statement::Let(statement) => statement.span,
+                Statement::Dims(statement) => statement.span,
                 Statement::Error(span) => *span,
             };
             let (first, end) = self.range(span);
@@ -290,31 +291,31 @@ impl<'a> Formatter<'a> {
     fn run(&self, first: usize, end: usize, around: Surroundings, docs: &mut Vec<Doc>) {
         let mut index = first;
         let mut previous: Option<usize> = None;
+        let mut waiting: Vec<String> = Vec::new();
         while index < end {
             let token = &self.tokens[index];
-            if token.is_comment() {
-                self.inner_comment(index, previous.is_none(), docs);
-                index += 1;
-                continue;
+            if self.is_inner_block_comment(index) {
+                waiting.push(self.comment(index));
+            } else if token.is_comment() {
+                end_of_line(&mut waiting, previous, docs);
+                docs.push(self.line_comment(index));
+            } else if !self.is_trailing_comma(index, end) {
+                let space = previous.and_then(|previous| self.between(previous, index, around));
+                let set_off = space.is_none() && previous.is_some() && !waiting.is_empty();
+                docs.extend(space);
+                docs.extend(set_off.then(|| Doc::Text(" ".to_owned())));
+                docs.extend(waiting.drain(..).map(|comment| Doc::Text(comment + " ")));
+                let last = if token.kind == TokenKind::Open { self.partner(index) } else { index };
+                docs.push(match token.kind {
+                    TokenKind::Open => self.bracketed(index, last, around.context),
+                    _ => Doc::Text(self.token_text(index).to_owned()),
+                });
+                previous = Some(last);
+                index = last;
             }
-            if self.is_trailing_comma(index, end) {
-                index += 1;
-                continue;
-            }
-            if let Some(previous) = previous {
-                docs.extend(self.between(previous, index, around));
-            }
-            if token.kind == TokenKind::Open {
-                let close = self.partner(index);
-                docs.push(self.bracketed(index, close, around.context));
-                previous = Some(close);
-                index = close + 1;
-            } else {
-                docs.push(Doc::Text(self.token_text(index).to_owned()));
-                previous = Some(index);
-                index += 1;
-            }
+            index += 1;
         }
+        end_of_line(&mut waiting, previous, docs);
     }
 
     /// A comma after which its list ends; it is left out.
@@ -366,19 +367,17 @@ impl<'a> Formatter<'a> {
         Doc::Group(vec![text("{"), Doc::Indent(inner), Doc::Line, text("}")])
     }
 
-    /// A comment among the tokens of a run.
-    fn inner_comment(&self, index: usize, begins: bool, docs: &mut Vec<Doc>) {
+    /// Whether a comment stands before the next token of its run on one line with it.
+    fn is_inner_block_comment(&self, index: usize) -> bool {
         let token = &self.tokens[index];
-        let text = self.comment(index);
         let ends_line = self.tokens.get(index + 1).is_none_or(|next| next.newlines_before > 0);
-        let own = token.newlines_before > 0 && (token.kind != TokenKind::BlockComment || ends_line);
-        if own {
-            docs.push(Doc::Own(text));
-        } else if token.kind == TokenKind::BlockComment {
-            docs.push(Doc::Text(if begins { format!("{text} ") } else { format!(" {text}") }));
-        } else {
-            docs.push(Doc::Trailing(text));
-        }
+        token.kind == TokenKind::BlockComment && (token.newlines_before == 0 || !ends_line)
+    }
+
+    /// A comment among the tokens of a run, after which a line must end.
+    fn line_comment(&self, index: usize) -> Doc {
+        let text = self.comment(index);
+        if self.tokens[index].newlines_before > 0 { Doc::Own(text) } else { Doc::Trailing(text) }
     }
 
     /// A comment's text with plain line ends.
@@ -417,6 +416,15 @@ impl<'a> Formatter<'a> {
 
     fn partner(&self, open: usize) -> usize {
         self.partners.get(&open).copied().unwrap_or(open)
+    }
+}
+
+/// Prints block comments after which no token of their line comes.
+fn end_of_line(waiting: &mut Vec<String>, previous: Option<usize>, docs: &mut Vec<Doc>) {
+    let mut begins = previous.is_none();
+    for comment in waiting.drain(..) {
+        docs.push(Doc::Text(if begins { comment } else { format!(" {comment}") }));
+        begins = false;
     }
 }
 

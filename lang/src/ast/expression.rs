@@ -81,7 +81,7 @@ pub struct Block {
 pub enum Statement {
     /// `let x = …`
     Let(Let),
-    /// `dims J = K / 2`: dimensions of a body; equal declarations over equal dimensions share one
+    /// `dims J = K / 2`: dimensions of a body; equal declarations over equal dimensions share one.
     Dims(Dims),
     /// Not a statement; already reported.
     Error(Span),

@@ -119,7 +119,9 @@ impl Pieces<'_> {
         let mut statements = Vec::new();
         let mut result = None;
         for child in pair.into_inner() {
-            if matches!(child.as_rule(), Rule::let_statement | Rule::expression) && !statements.is_empty() {
+            if matches!(child.as_rule(), Rule::let_statement | Rule::dims_member | Rule::expression)
+                && !statements.is_empty()
+            {
                 self.require_new_line(self.span(&child));
             }
             match child.as_rule() {
