@@ -341,19 +341,21 @@ pub enum Op {
         /// The dimension that comes, as large as all pieces together.
         into: Dim,
     },
-    /// `take(table, indices)`: rows of `table` along `dim`. Indices out of range give zeros.
+    /// `take(table, indices)`: rows of `table` along `dim`. Indices out of range give zeros. Dims that
+    /// table and indices share are batch dims; the other dims of the indices come.
     Take {
         /// The table's dimension that the indices replace.
         dim: Dim,
     },
     /// `scatter_add(updates, indices)`: for each index the update added to row `index` of zeros along
-    /// `dim`: the transpose of [`Op::Take`]. Dims of the indices go.
+    /// `dim`: the transpose of [`Op::Take`]. The updates have all dims of the indices, which go, but for
+    /// those that the result keeps: they are batch dims.
     ScatterAdd {
         /// The dimension that comes.
         dim: Dim,
     },
-    /// Uniform f32 in [0, 1) from a counter-based generator keyed on (seed, step, stream) at the
-    /// global coordinate: equal bits under every placement. One argument, the step (`u32[]`).
+    /// Uniform f32 in [0, 1) by [`crate::random_bits`], a counter-based generator keyed on (seed, step,
+    /// stream) at the global coordinate: equal bits under every placement. One argument, the step (`u32[]`).
     Random {
         /// Distinguishes the random values of a program.
         stream: u32,

@@ -77,9 +77,11 @@ fn every_scalar_operation() {
         ("cast", 2.5, 2.5),
     ];
     for (op, x, y) in unary {
-        check("%x: f32[]", &format!("%y: f32[] = {op} %x forward yield %y"), &[&[x]], &[&[y]]);
+        let ty = if op == "not" { "bool" } else { "f32" };
+        let body = format!("%y: {ty}[] = {op} %x forward yield %y");
+        check(&format!("%x: {ty}[]"), &body, &[&[x]], &[&[y]]);
     }
-    let binary: [(&str, f64); 16] = [
+    let arithmetic = [
         ("add", 9.0),
         ("sub", 5.0),
         ("mul", 14.0),
@@ -88,19 +90,23 @@ fn every_scalar_operation() {
         ("pow", 49.0),
         ("min", 2.0),
         ("max", 7.0),
+    ];
+    let comparisons = [
         ("equal", 0.0),
         ("not_equal", 1.0),
         ("less", 0.0),
         ("less_equal", 0.0),
         ("greater", 1.0),
         ("greater_equal", 1.0),
-        ("and", 1.0),
-        ("or", 1.0),
     ];
-    for (op, z) in binary {
-        let body = format!("%z: f32[] = {op} %x, %y forward yield %z");
-        check("%x: f32[], %y: f32[]", &body, &[&[7.0], &[2.0]], &[&[z]]);
+    let arithmetic = arithmetic.iter().map(|case| ("f32", case));
+    for (ty, (op, z)) in arithmetic.chain(comparisons.iter().map(|case| ("bool", case))) {
+        let body = format!("%z: {ty}[] = {op} %x, %y forward yield %z");
+        check("%x: f32[], %y: f32[]", &body, &[&[7.0], &[2.0]], &[&[*z]]);
     }
+    let params = "%x: bool[], %y: bool[A]";
+    check(params, "%z: bool[A] = and %x, %y forward yield %z", &[&[1.0], &[0.0, 1.0]], &[&[0.0, 1.0]]);
+    check(params, "%z: bool[A] = or %x, %y forward yield %z", &[&[0.0], &[0.0, 1.0]], &[&[0.0, 1.0]]);
     let params = "%c: bool[A], %x: f32[], %y: f32[A]";
     let body = "%z: f32[A] = select %c, %x, %y forward yield %z";
     check(params, body, &[&[1.0, 0.0], &[5.0], &[6.0, 7.0]], &[&[5.0, 7.0]]);

@@ -714,6 +714,17 @@ fn movements() {
 }
 
 #[test]
+fn pads_nest_where_a_finer_split_is_gathered() {
+    // P is 5: 2 a part over four ranks, 3 over two.
+    let partly = "%y: f32[P@dp] = all_gather[sum: tp] %x because \"r\" forward yield %y";
+    let wholly = "%y: f32[P] = all_gather[sum: dp, tp] %x because \"r\" forward yield %y";
+    let sliced = "%y: f32[P@dp@tp] = local_slice %x forward yield %y";
+    refused(Stage::Sharded, &[("%x: f32[P@dp@tp]", partly, "the padded parts of `P`")]);
+    refused(Stage::Sharded, &[("%x: f32[P@dp]", sliced, "the padded parts of `P`")]);
+    accepted(Stage::Sharded, &[("%x: f32[P@dp@tp]", wholly), ("%x: f32[P]", sliced)]);
+}
+
+#[test]
 fn a_fault_shows_the_instruction() {
     let program = program(
         "%x: f32[A@dp, B]",

@@ -21,6 +21,7 @@ use crate::op::{Op, Scan, ScanOutput};
 use crate::program::{Inst, Program, Region, Value};
 use crate::text::InstPath;
 use crate::types::Type;
+use crate::verify::instructions;
 use cranelift_entity::SecondaryMap;
 use op::Site;
 use std::rc::Rc;
@@ -75,7 +76,7 @@ impl Outcome {
 /// the dimensions of its type in order.
 ///
 /// # Errors
-/// Where the arguments don't fit, or the program breaks a rule that the verifier would have found.
+/// Where the arguments don't fit, or the program isn't well typed.
 pub fn interpret(program: &Program, arguments: &[Tensor], options: &Options) -> Result<Outcome, Fault> {
     Machine::new(program, options, None).run(arguments)
 }
@@ -109,6 +110,7 @@ impl<'a> Machine<'a> {
 
     fn run(mut self, arguments: &[Tensor]) -> Result<Outcome, Fault> {
         let program = self.program;
+        instructions(program)?;
         if arguments.len() != program.main.params.len() {
             return Err(Fault::of_program(NAME, "the number of arguments differs from the program's"));
         }

@@ -12,7 +12,7 @@ pub(super) fn reshard(from: &Type, to: &Type) -> Result<(), String> {
 }
 
 /// A local slice splits dims further, over axes that held all of it.
-pub(super) fn local_slice(from: &Type, to: &Type) -> Result<(), String> {
+pub(super) fn local_slice(program: &Program, from: &Type, to: &Type) -> Result<(), String> {
     require(from.placement.partials() == to.placement.partials(), || {
         "a local slice combines nothing".into()
     })?;
@@ -22,7 +22,7 @@ pub(super) fn local_slice(from: &Type, to: &Type) -> Result<(), String> {
             "a local slice keeps what is split, and splits it further".into()
         })?;
     }
-    Ok(())
+    nested(program, from, to)
 }
 
 /// Argument `i` becomes result `i` by this kind of collective over these axes.
@@ -84,8 +84,26 @@ fn one(program: &Program, collective: &Collective, from: &Type, to: &Type) -> Re
         CollectiveKind::Permute => splits.before == splits.after && from.placement != to.placement,
     };
     require(fits, || format!("this isn't what {} does to shards", kind.name()))?;
+    if !matches!(kind, CollectiveKind::Permute) {
+        nested(program, from, to)?;
+    }
     let same_size = from.local_elements(program) == to.local_elements(program);
     require(same_size || !matches!(kind, CollectiveKind::Permute), || "a permute keeps sizes".into())
+}
+
+/// Where a dim is split more ways on one side, the parts of the other are whole numbers of its parts. Pads
+/// can break that; a whole dim is fine, its pads are cut off.
+fn nested(program: &Program, from: &Type, to: &Type) -> Result<(), String> {
+    for &dim in &from.dims {
+        let ways = |ty: &Type| program.mesh.group_size(ty.placement.axes_of(dim));
+        let (coarse, fine) = if ways(from) < ways(to) { (from, to) } else { (to, from) };
+        let parts = ways(fine) / ways(coarse);
+        let fits = coarse.local_size(program, dim) == parts * fine.local_size(program, dim);
+        require(fits || ways(coarse) == 1, || {
+            format!("the padded parts of `{}` aren't those of its finer split", program.dims[dim].name)
+        })?;
+    }
+    Ok(())
 }
 
 /// How the axes of a group split the dims before and after.

@@ -15,7 +15,7 @@ mod structure;
 pub use logical::{joint, logical};
 pub use scheduled::scheduled;
 pub use sharded::sharded;
-pub use structure::structure;
+pub use structure::{instructions, structure};
 
 use crate::program::Program;
 use std::marker::PhantomData;

@@ -39,11 +39,12 @@ pub(super) fn zeros(program: &Program) -> EntitySet<Value> {
 
 fn collect(region: &Region, zeros: &mut EntitySet<Value>) {
     for inst in &region.insts {
-        let zero = match &inst.op {
-            Op::Constant(Literal::Float(value)) => *value == 0.0,
-            Op::Constant(Literal::Int(value)) => *value == 0,
-            Op::Map(ScalarOp::Cast) => inst.args.iter().all(|&arg| zeros.contains(arg)),
-            _ => false,
+        let zero = match literal(&inst.op) {
+            Some(literal) => literal == 0.0,
+            None => {
+                let is_cast = matches!(inst.op, Op::Map(ScalarOp::Cast));
+                is_cast && inst.args.iter().all(|&arg| zeros.contains(arg))
+            }
         };
         if zero {
             zeros.extend(inst.results.iter().copied());
@@ -52,6 +53,15 @@ fn collect(region: &Region, zeros: &mut EntitySet<Value>) {
             collect(body, zeros);
         }
     }
+}
+
+fn literal(op: &Op) -> Option<f64> {
+    let Op::Constant(literal) = op else { return None };
+    Some(match *literal {
+        Literal::Float(value) => value,
+        Literal::Int(value) => value as f64,
+        Literal::Bool(value) => f64::from(u8::from(value)),
+    })
 }
 
 fn is_sum(partial: Partial) -> bool {

@@ -16,11 +16,11 @@ pub fn scheduled(program: &Program) -> Result<Verified<'_, Scheduled>, Fault> {
     rules.signature("verify scheduled")?;
     check(program, "verify scheduled", &mut |_, inst| {
         rules.inst(inst)?;
-        match &inst.op {
-            Op::Reshard(_) => Err("scheduling leaves no reshard".into()),
-            Op::Fused(body) => body.insts.iter().try_for_each(fusable),
-            _ => Ok(()),
+        if let Op::Fused(body) = &inst.op {
+            body.insts.iter().try_for_each(fusable)?;
         }
+        let resharded = matches!(inst.op, Op::Reshard(_));
+        if resharded { Err("scheduling leaves no reshard".into()) } else { Ok(()) }
     })?;
     Ok(Verified::new(program))
 }

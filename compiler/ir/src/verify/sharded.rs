@@ -4,7 +4,7 @@
 use super::structure::check;
 use super::{Sharded, Verified, collective, partial, placement};
 use crate::fault::Fault;
-use crate::op::{Op, Scan};
+use crate::op::{Op, Scan, ScanOutput};
 use crate::program::{Inst, Program, Region, Value};
 use crate::text::print_type;
 use crate::types::{Partial, Placement, Type};
@@ -17,9 +17,9 @@ use cranelift_entity::EntitySet;
 pub fn sharded(program: &Program) -> Result<Verified<'_, Sharded>, Fault> {
     let rules = Rules::new(program);
     rules.signature("verify sharded")?;
-    check(program, "verify sharded", &mut |_, inst| match inst.op {
-        Op::Fused(_) => Err("nothing is fused before scheduling".into()),
-        _ => rules.inst(inst),
+    check(program, "verify sharded", &mut |_, inst| {
+        let fused = matches!(inst.op, Op::Fused(_));
+        if fused { Err("nothing is fused before scheduling".into()) } else { rules.inst(inst) }
     })?;
     Ok(Verified::new(program))
 }
@@ -65,7 +65,7 @@ impl<'a> Rules<'a> {
             Op::Scan(scan) => self.scan(scan, &args, &results),
             Op::Fused(body) => self.fused(body, &args, &results),
             Op::Reshard(_) => collective::reshard(args[0], results[0]),
-            Op::LocalSlice => collective::local_slice(args[0], results[0]),
+            Op::LocalSlice => collective::local_slice(self.program, args[0], results[0]),
             Op::Collective(call) => collective::collective(self.program, call, &args, &results),
             Op::StopGradient => Err("differentiation leaves no stop_gradient".into()),
             Op::Constant(_)
@@ -122,8 +122,8 @@ impl<'a> Rules<'a> {
         let mut initial = args[carries + stacks..].iter();
         for (output, result) in scan.outputs.iter().zip(&results[carries..]) {
             match output {
-                crate::op::ScanOutput::Stack => {}
-                crate::op::ScanOutput::Accumulate => {
+                ScanOutput::Stack => {}
+                ScanOutput::Accumulate => {
                     let initial: Vec<&Type> = initial.next().into_iter().copied().collect();
                     same(&initial, &[*result], "an initial and an accumulated stack")?;
                 }

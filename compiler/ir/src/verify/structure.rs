@@ -21,9 +21,21 @@ pub fn structure(program: &Program) -> Result<(), Fault> {
 /// A rule on an instruction, given where it stands.
 pub(super) type Rule<'r> = dyn FnMut(&[usize], &Inst) -> Result<(), String> + 'r;
 
+/// Checks the instructions alone: whether the program can run, whatever its signature.
+///
+/// # Errors
+/// The first rule broken.
+pub fn instructions(program: &Program) -> Result<(), Fault> {
+    walk(program, "verify instructions", &mut |_, _| Ok(()))
+}
+
 /// Checks the structure, and `rule` on every instruction, outer ones first.
 pub(super) fn check(program: &Program, found_by: &str, rule: &mut Rule<'_>) -> Result<(), Fault> {
     signature(program).map_err(|message| Fault::of_program(found_by, message))?;
+    walk(program, found_by, rule)
+}
+
+fn walk(program: &Program, found_by: &str, rule: &mut Rule<'_>) -> Result<(), Fault> {
     let mut walk = Walk {
         program,
         found_by,
