@@ -9,6 +9,7 @@ pub mod memory;
 pub mod partition;
 mod regions;
 pub mod report;
+mod simplify;
 mod update;
 mod uses;
 
@@ -16,4 +17,5 @@ pub use differentiate::differentiate;
 pub use error::{PassError, PassErrorKind, Place};
 pub use fuse::fuse;
 pub use lower::{Atoms, Lowered, Pin, Position, lower};
+pub use simplify::{Gradients, simplify};
 pub use update::update;

@@ -4,7 +4,7 @@ mod support;
 
 use dtlc_ir::interpret::Tensor;
 use dtlc_ir::{Attention, Builder, DType, Op, Program, ReduceOp, ScalarOp, Type, Value};
-use dtlc_passes::differentiate;
+use dtlc_passes::{Gradients, differentiate, simplify};
 use support::{Sketch, arguments, difference, output, scan, sum};
 
 const STEP: f64 = 1e-5;
@@ -14,8 +14,15 @@ fn check(program: &Program, low: f64, high: f64) {
     let arguments = arguments(program, low, high);
     let mut joint = program.clone();
     differentiate(&mut joint, DType::F32).expect("it can be differentiated");
+    let mut simple = program.clone();
+    simplify(&mut simple, Gradients::ToCome);
+    differentiate(&mut simple, DType::F32).expect("it can be differentiated");
+    simplify(&mut simple, Gradients::Taken);
     for (index, state) in program.states.iter().enumerate() {
-        let found = output(&joint, &arguments, &format!("grad.{}", state.path));
+        let name = format!("grad.{}", state.path);
+        let found = output(&joint, &arguments, &name);
+        let simplified = output(&simple, &arguments, &name);
+        assert!(difference(&simplified, &found) < 1e-9, "{}: {simplified:?}\n{found:?}", state.path);
         let expected = differences(program, &arguments, index);
         assert!(expected.iter().any(|&slope| slope != 0.0), "the loss does not depend on {}", state.path);
         let error = difference(&found, &expected);

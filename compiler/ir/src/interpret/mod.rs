@@ -13,6 +13,7 @@ mod ranks;
 mod scalar;
 mod tensor;
 
+pub use scalar::{apply, literal, stored};
 pub use tensor::Tensor;
 
 use crate::dim::Dim;
@@ -276,7 +277,7 @@ impl<'a> Machine<'a> {
             Rounding::None => {}
             Rounding::Storage => {
                 let elements = held.iter_mut().flat_map(|tensor| &mut tensor.data);
-                elements.for_each(|element| *element = scalar::stored(*element, ty.dtype));
+                elements.for_each(|element| *element = stored(*element, ty.dtype));
             }
         }
         held

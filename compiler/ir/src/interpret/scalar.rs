@@ -4,7 +4,7 @@ use crate::op::{Literal, ScalarOp};
 use crate::types::{DType, ReduceOp};
 
 /// `op` on arguments of type `from` (the first's), with a result of type `to`.
-pub(super) fn apply(op: ScalarOp, from: DType, to: DType, args: [f64; 3]) -> f64 {
+pub fn apply(op: ScalarOp, from: DType, to: DType, args: [f64; 3]) -> f64 {
     let [a, b, c] = args;
     if let (DType::I32 | DType::U32, Some(result)) = (to, integer(op, a, b)) {
         return wrap(result, to);
@@ -46,7 +46,7 @@ pub(super) fn apply(op: ScalarOp, from: DType, to: DType, args: [f64; 3]) -> f64
 }
 
 /// A constant of element type `dtype`.
-pub(super) fn literal(literal: Literal) -> f64 {
+pub fn literal(literal: Literal) -> f64 {
     match literal {
         Literal::Float(value) => value,
         Literal::Int(value) => value as f64,
@@ -71,7 +71,7 @@ pub(super) fn identity(op: ReduceOp) -> f64 {
 }
 
 /// `value` as an element of type `dtype` stores it.
-pub(super) fn stored(value: f64, dtype: DType) -> f64 {
+pub fn stored(value: f64, dtype: DType) -> f64 {
     match dtype {
         DType::F32 => f64::from(value as f32),
         DType::Bf16 => f64::from(to_bf16(value as f32)),

@@ -1,7 +1,7 @@
 //! Gradients of operations that move elements: each is the transposed movement.
 
 use super::Tape;
-use dtlc_ir::{Builder, Dim, Op, ScalarOp, Value};
+use dtlc_ir::{Builder, Dim, Op, ScalarOp, Type, Value};
 
 /// Contributes to the arguments of an operation that moves elements.
 pub fn movement(tape: &mut Tape, builder: &mut Builder, op: &Op, args: &[Value], cotangent: Value) {
@@ -9,7 +9,10 @@ pub fn movement(tape: &mut Tape, builder: &mut Builder, op: &Op, args: &[Value],
         Op::Rename { from, to } => builder.rename(cotangent, *to, *from),
         Op::Split { dim, into } => builder.merge(cotangent, into, *dim),
         Op::Merge { dims, into } => builder.split(cotangent, *into, dims),
-        Op::Slice { dim, start, into } => builder.pad(cotangent, *into, *start, *dim),
+        Op::Slice { dim, start, into } => {
+            let ty = Type::new(builder.ty(cotangent).dtype, builder.ty(args[0]).dims.iter().copied());
+            builder.push_one(Op::Pad { dim: *into, start: *start, into: *dim }, &[cotangent], ty)
+        }
         Op::Pad { dim, start, into } => builder.slice(cotangent, *into, *start, *dim),
         Op::Concat { pieces, into } => return concat(tape, builder, args, pieces, *into, cotangent),
         Op::Take { dim } => return take(tape, builder, args, *dim, cotangent),
