@@ -253,4 +253,5 @@ fn a_parameter_in_low_precision_has_its_gradient_in_the_plans() {
     assert_eq!(program.ty(gradient), &Type::new(DType::F32, [d, f]));
     assert_eq!(program.values[gradient].gradient_of, Some(w));
     assert_eq!(program.values[gradient].role, dtlc_ir::Role::Gradient);
+    dtlc_ir::verify::structure(&program).expect("it is well formed");
 }

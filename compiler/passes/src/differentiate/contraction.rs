@@ -1,6 +1,6 @@
 //! Gradients of products, reductions and attention.
 
-use super::Tape;
+use super::{Tape, sum_dtype};
 use dtlc_ir::{Attention, Builder, DType, Inst, Op, ReduceOp, ScalarOp, Type, Value};
 
 /// The gradient of one argument is the product of the cotangent with the other. The two are separate
@@ -13,7 +13,8 @@ pub fn dot(tape: &mut Tape, builder: &mut Builder, args: &[Value], cotangent: Va
         }
         let dtype = builder.ty(other).dtype;
         let cotangent = builder.cast(cotangent, dtype);
-        let ty = tape.cotangent_type(builder.program, arg);
+        let wanted = tape.cotangent_type(builder.program, arg);
+        let ty = Type { dtype: sum_dtype(dtype, wanted.dtype), ..wanted };
         let pair = if index == 0 { [cotangent, other] } else { [other, cotangent] };
         let gradient = builder.push_one(Op::Dot, &pair, ty);
         tape.add(builder, arg, gradient);

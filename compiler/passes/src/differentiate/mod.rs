@@ -172,6 +172,14 @@ fn sum_to(builder: &mut Builder, value: Value, ty: &Type) -> Value {
         return builder.conform(value, ty);
     }
     let sum = builder.reduce(ReduceOp::Sum, value, &gone);
-    builder.program.values[sum].ty.dtype = ty.dtype;
+    builder.program.values[sum].ty.dtype = sum_dtype(of_value.dtype, ty.dtype);
     builder.conform(sum, ty)
+}
+
+/// The element type of a sum of `terms` where `wanted` is: sums are computed in f32, and kept so if that helps.
+fn sum_dtype(terms: DType, wanted: DType) -> DType {
+    match (terms, wanted) {
+        (DType::Bf16, DType::F32) => DType::F32,
+        (terms, _) => terms,
+    }
 }

@@ -1,6 +1,6 @@
 //! Gradients of operations that move elements: each is the transposed movement.
 
-use super::Tape;
+use super::{Tape, sum_dtype};
 use dtlc_ir::{Builder, Dim, Op, ScalarOp, Type, Value};
 
 /// Contributes to the arguments of an operation that moves elements.
@@ -69,7 +69,8 @@ fn take(tape: &mut Tape, builder: &mut Builder, args: &[Value], dim: Dim, cotang
         let zero = builder.number(0.0, builder.ty(cotangent).dtype);
         builder.select(taken, cotangent, zero)
     } else {
-        let ty = tape.cotangent_type(builder.program, table);
+        let wanted = tape.cotangent_type(builder.program, table);
+        let ty = Type { dtype: sum_dtype(builder.ty(cotangent).dtype, wanted.dtype), ..wanted };
         builder.push_one(Op::ScatterAdd { dim }, &[cotangent, indices], ty)
     };
     tape.add(builder, table, rows);

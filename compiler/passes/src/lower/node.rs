@@ -115,8 +115,7 @@ impl Lowerer<'_> {
             right = builder.cast(right, dtype);
         }
         let product = builder.dot(left, right, &self.dims.expand(over));
-        builder.program.values[product].ty.dtype = dtype;
-        product
+        summed(builder, product, dtype)
     }
 
     fn reduce(
@@ -133,8 +132,10 @@ impl Lowerer<'_> {
             Reduction::Max => ReduceOp::Max,
         };
         let value = builder.reduce(op, arg, &self.dims.expand(over));
-        builder.program.values[value].ty.dtype = dtype;
-        value
+        match op {
+            ReduceOp::Sum => summed(builder, value, dtype),
+            ReduceOp::Max => builder.cast(value, dtype),
+        }
     }
 
     fn take(&self, builder: &mut Builder, args: &[Value], dim: DimId) -> Value {
@@ -328,6 +329,15 @@ impl Lowerer<'_> {
         }
         outer
     }
+}
+
+/// A sum, just appended, as `dtype`: one of bf16 can be left in f32, in which it is computed.
+fn summed(builder: &mut Builder, sum: Value, dtype: DType) -> Value {
+    let ty = &mut builder.program.values[sum].ty;
+    if ty.dtype == DType::Bf16 && dtype == DType::F32 {
+        ty.dtype = dtype;
+    }
+    builder.cast(sum, dtype)
 }
 
 /// The carries of a block with their positions.

@@ -152,7 +152,11 @@ pub fn arguments(program: &Program, low: f64, high: f64) -> Vec<Tensor> {
     program.main.params.iter().map(tensor).collect()
 }
 
+/// Runs a program after verifying its structure.
 pub fn run(program: &Program, arguments: &[Tensor]) -> Outcome {
+    if let Err(fault) = dtlc_ir::verify::structure(program) {
+        panic!("{fault:?}\n{}", dtlc_ir::text::print(program));
+    }
     match interpret(program, arguments, &Options::default()) {
         Ok(outcome) => outcome,
         Err(fault) => panic!("{fault:?}\n{}", dtlc_ir::text::print(program)),
