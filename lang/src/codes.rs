@@ -51,6 +51,49 @@ codes! {
     FileTooLarge "E0111" "file is too large";
     TooManyErrors "E0112" "too many errors";
     UnknownParameterKind "E0113" "not a kind of parameter";
+    // E02: names
+    UnknownName "E0201" "unknown name";
+    DuplicateName "E0202" "declared twice";
+    UnresolvedImport "E0203" "import that leads nowhere";
+    UnknownImport "E0204" "imported name that is not there";
+    CyclicImport "E0205" "files that import each other";
+    CyclicLayer "E0206" "layer or function inside of itself";
+    UnknownDim "E0207" "unknown dimension";
+    MisplacedMember "E0208" "member of the wrong kind of item";
+    NotCallable "E0209" "not a layer or function";
+    UnknownField "E0210" "no such part of a layer";
+    // E03: types
+    DimMismatch "E0301" "dimensions do not match";
+    ElementMismatch "E0302" "element types do not match";
+    WrongArguments "E0303" "wrong arguments";
+    OperandDims "E0304" "operands that do not combine";
+    MissingDim "E0305" "dimension that a value lacks";
+    RepeatedDim "E0306" "dimension twice in a type";
+    InvalidSize "E0307" "size that can't be";
+    NotCompileTime "E0308" "not known at compile time";
+    WrongDims "E0309" "wrong dimensions in brackets";
+    WrongValue "E0310" "wrong kind of value";
+    TooLarge "E0311" "tensor too large";
+    LimitReached "E0312" "too much to compile";
+    RepeatType "E0313" "layer that can't be repeated";
+    InvalidInitialiser "E0314" "not an initialiser";
+    LossSignature "E0315" "model without a proper loss";
+    // E04: plans and placements
+    WhichPlan "E0401" "which plan is meant";
+    WhichModel "E0402" "which model is meant";
+    UnknownAxis "E0403" "unknown mesh axis";
+    RuleMatchesNothing "E0404" "rule that matches nothing";
+    ConflictingRules "E0405" "two rules for the same thing";
+    AxisTwice "E0406" "mesh axis used twice";
+    NotDivided "E0407" "dimension that an axis does not divide";
+    InvalidBatch "E0408" "batch that does not come out";
+    InvalidSetting "E0409" "setting that can't be";
+    NotSupported "E0410" "not supported yet";
+    InvalidOptimizer "E0411" "optimizer that does not fit";
+    InvalidOverride "E0412" "size that can't be overridden";
+    DuplicateEntry "E0413" "entry twice in a plan";
+    InvalidMesh "E0414" "mesh that can't be";
+    InvalidExpectation "E0415" "contract that can't be";
 }
 
 impl Code {

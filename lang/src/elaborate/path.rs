@@ -1,0 +1,64 @@
+//! Paths of parameters: as the model names them, with places for layer numbers, and as checkpoints made elsewhere do.
+
+use super::context::Elaborator;
+use crate::ast::StringLiteral;
+
+/// One instance on the way from the model to a parameter.
+#[derive(Clone, Debug)]
+pub(super) struct PathSegment {
+    /// The instance's name.
+    pub name: String,
+    /// Whether it is a stack, so that a layer's number follows.
+    pub numbered: bool,
+    /// What `as` says.
+    pub checkpoint: Option<StringLiteral>,
+}
+
+/// The names of a parameter.
+pub(super) struct ParamNames {
+    /// `layers.attn.wq`.
+    pub plain: String,
+    /// `layers.{}.attn.wq`.
+    pub numbered: String,
+    /// The same under `as` names; none if nothing is renamed.
+    pub alias: Option<String>,
+}
+
+impl Elaborator<'_> {
+    /// The names of a parameter of the present instance.
+    ///
+    /// `as "x"` on a parameter renames it; on a layer it stands for the layer's segment, and leaves it out where it is
+    /// empty. `as "weight: ln_w, bias: ln_b"` on a layer names single parameters in it, each by its path from there,
+    /// and leaves out the layer's segment for those.
+    pub fn param_names(&self, name: &str, own: Option<&StringLiteral>) -> ParamNames {
+        let mut plain = name.to_owned();
+        let mut numbered = name.to_owned();
+        let mut alias = own.map_or(name, |own| &own.text).to_owned();
+        let mut renamed = own.is_some();
+        for segment in self.path.iter().rev() {
+            let number = if segment.numbered { ".{}" } else { "" };
+            let checkpoint = segment.checkpoint.as_ref().map(|it| it.text.as_str());
+            alias = match checkpoint {
+                None => format!("{}{number}.{alias}", segment.name),
+                Some(text) if text.contains(':') => match pair(text, &plain) {
+                    Some(name) => name.to_owned(),
+                    None => format!("{}{number}.{alias}", segment.name),
+                },
+                Some("") => format!("{}{alias}", if segment.numbered { "{}." } else { "" }),
+                Some(text) => format!("{text}{number}.{alias}"),
+            };
+            renamed |= checkpoint.is_some();
+            plain = format!("{}.{plain}", segment.name);
+            numbered = format!("{}{number}.{numbered}", segment.name);
+        }
+        ParamNames { plain, numbered, alias: renamed.then_some(alias) }
+    }
+}
+
+/// The right side of the pair `key: name` in a list of pairs.
+fn pair<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.split(',')
+        .filter_map(|pair| pair.split_once(':'))
+        .find(|(known, _)| known.trim() == key)
+        .map(|(_, name)| name.trim())
+}
