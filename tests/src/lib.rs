@@ -1,1 +1,3 @@
 //! Test harness shared by the suites in `tests/tests`.
+
+pub mod backend;
