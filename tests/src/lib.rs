@@ -1,3 +1,5 @@
 //! Test harness shared by the suites in `tests/tests`.
 
 pub mod backend;
+pub mod chain;
+pub mod golden;
