@@ -2,4 +2,6 @@
 //! known for.
 
 mod block;
+mod llama;
+mod strategies;
 mod support;

@@ -1,7 +1,10 @@
 //! Programs from text, plans as short strings, and the comparison of N ranks with one.
 
 use dtlc_ir::interpret::{Options, Tensor, interpret, interpret_ranks};
-use dtlc_ir::{AxisInfo, DType, Dim, Mesh, Program, Role, text};
+use dtlc_ir::{
+    AxisInfo, Builder, DType, Dim, Initializer, Mesh, Output, Phase, Program, ReduceOp, Role, ScalarOp, State, StateKind,
+    Value, text,
+};
 use dtlc_passes::differentiate;
 use dtlc_passes::partition::{
     PlacementError, PlacementRequest, RuleKind, RuleRequest, StepRequest, merge_collectives, partition,
@@ -154,4 +157,64 @@ pub fn calls(program: &Program, scope: &str, phase: &str) -> Vec<String> {
     let matches = |call: &&CollectiveUse| call.scope == scope && call.phase.name() == phase;
     let uses = collectives(program);
     uses.iter().filter(matches).map(|call| format!("{} {}", call.kind.name(), call.axis)).collect()
+}
+
+/// Adds clipping by the global norm and a step of momentum on each parameter, as `update` lays them out.
+pub fn with_update(mut program: Program) -> Program {
+    let gradients: Vec<(usize, Value)> = program
+        .states
+        .iter()
+        .enumerate()
+        .filter_map(|(index, state)| {
+            let name = format!("grad.{}", state.path);
+            let output = program.outputs.iter().find(|output| output.name == name)?;
+            Some((index, output.value))
+        })
+        .collect();
+    program.outputs.retain(|output| !output.name.starts_with("grad."));
+    let mut insts = std::mem::take(&mut program.main.insts);
+    let mut builder = Builder::new(&mut program, Phase::Update);
+    builder.role = Role::Optimizer;
+    let mut total: Option<Value> = None;
+    for &(_, gradient) in &gradients {
+        let square = builder.mul(gradient, gradient);
+        let dims = builder.ty(square).dims.clone();
+        let sum = builder.reduce(ReduceOp::Sum, square, &dims);
+        total = Some(total.map_or(sum, |total| builder.add(total, sum)));
+    }
+    let norm = builder.map(ScalarOp::Sqrt, &[total.expect("a parameter")]);
+    let [one, rate, decay] = [1.0, 0.1, 0.9].map(|number| builder.number(number, DType::F32));
+    let above = builder.add(norm, one);
+    let factor = builder.div(one, above);
+    for (index, gradient) in gradients {
+        let (current, path) = (builder.program.states[index].value, builder.program.states[index].path.clone());
+        let ty = builder.ty(current).clone();
+        let momentum = builder.program.add_value(ty, builder.origin);
+        builder.program.values[momentum].role = Role::Optimizer;
+        let clipped = builder.mul(gradient, factor);
+        let kept = builder.mul(momentum, decay);
+        let next = builder.add(kept, clipped);
+        let step = builder.mul(next, rate);
+        let updated = builder.sub(current, step);
+        builder.program.values[updated].role = Role::Parameter;
+        builder.program.states[index].updated = Some(updated);
+        let state = State {
+            path: format!("{path}.m"),
+            names: Vec::new(),
+            kind: StateKind::Optimizer { parameter: index, name: "m".to_string() },
+            init: Initializer::Constant(0.0),
+            stack: builder.program.states[index].stack,
+            value: momentum,
+            updated: Some(next),
+        };
+        builder.program.states.push(state);
+    }
+    insts.append(&mut builder.region.insts);
+    program.main.insts = insts;
+    program.outputs.push(Output { name: "grad_norm".to_string(), value: norm });
+    let states = program.states.iter().map(|state| state.value);
+    program.main.params = states.chain(program.inputs.iter().map(|input| input.value)).collect();
+    let updated = program.states.iter().filter_map(|state| state.updated);
+    program.main.yields = updated.chain(program.outputs.iter().map(|output| output.value)).collect();
+    program
 }
