@@ -23,11 +23,13 @@ use smallvec::SmallVec;
 struct Copy {
     value: Value,
     class: Class,
+    /// Whether the value itself is a partial sum, which this completes.
+    completes: bool,
     depth: usize,
 }
 
-/// Parts of the step that share no moved values: what the forward pass gathered is never kept for the
-/// backward pass.
+/// Parts of the step that share no gathered values: what the forward pass gathered is never kept for the
+/// backward pass. A completed sum is shared by all, as it takes no more memory than the partial one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Forward,
@@ -69,6 +71,8 @@ pub(super) struct Realiser<'a> {
     pub born: SecondaryMap<Value, Option<Phase>>,
     pub depth: SecondaryMap<Value, usize>,
     pub freedom: SecondaryMap<Value, Freedom>,
+    /// Axes on which a partial gradient is left partial by all its uses that are linear in it.
+    lasting: SecondaryMap<Value, SmallVec<[Axis; 2]>>,
     copies: SecondaryMap<Value, Vec<Copy>>,
     copied: Vec<Value>,
     pub frames: Vec<Vec<Inst>>,
@@ -98,6 +102,7 @@ pub(super) fn realise(
         born: SecondaryMap::new(),
         depth: SecondaryMap::new(),
         freedom: SecondaryMap::new(),
+        lasting: SecondaryMap::new(),
         copies: SecondaryMap::new(),
         copied: Vec::new(),
         frames: vec![Vec::new()],
@@ -248,10 +253,27 @@ impl Realiser<'_> {
             passing.iter().for_each(|&axis| placement.add_partial(axis, ReduceOp::Sum));
             self.program.values[result].ty.placement = placement;
         }
+        self.note_lasting(&original, &passing);
         if self.makes_zeros(&original) {
             self.freedom[inst.results[0]] = Freedom::Zeros;
         }
         self.push(inst);
+    }
+
+    /// Gradients of keys and values that several groups of queries share are partial where the groups are
+    /// on different ranks. All that follows is linear in them and smaller than the sum would save, so they
+    /// stay partial up to the gradient of the block's input, which is summed anyway, and that of the weight.
+    fn note_lasting(&mut self, inst: &Inst, passing: &[Axis]) {
+        if let Op::AttentionGradient(_) = inst.op {
+            for &result in &inst.results {
+                let partials = self.program.ty(result).placement.partials();
+                self.lasting[result] = partials.iter().map(|partial| partial.axis).collect();
+            }
+        } else if inst.op != Op::Dot {
+            let lasts = |axis: &Axis| inst.args.iter().any(|&arg| self.lasting[arg].contains(axis));
+            let axes: SmallVec<[Axis; 2]> = passing.iter().copied().filter(lasts).collect();
+            inst.results.iter().for_each(|&result| self.lasting[result] = axes.clone());
+        }
     }
 
     fn makes_zeros(&self, inst: &Inst) -> bool {
@@ -366,7 +388,13 @@ impl Realiser<'_> {
                 false
             }
             // Linear too, but a product usually makes more of less: the sum is cheaper before.
-            Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::Concat { .. } => false,
+            Op::Dot => {
+                let (left, right) = (inst.args[0], inst.args[1]);
+                let lasts = |arg: Value| self.lasting[arg].contains(&axis) && partial(arg);
+                lasts(left) && apart(right) || apart(left) && lasts(right)
+            }
+            Op::Concat { .. } => inst.args.iter().all(|&arg| partial(arg)),
+            Op::Take { .. } | Op::ScatterAdd { .. } => false,
             Op::Attention(_) | Op::AttentionGradient(_) | Op::Scan(_) | Op::Fused(_) => false,
             Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => false,
         }
@@ -378,7 +406,8 @@ impl Realiser<'_> {
         let info = &self.program.values[arg];
         let completes =
             is_update(inst.phase) && !self.born[arg].is_some_and(is_update) && info.role == Role::Gradient;
-        info.ty.placement.partial_on(axis) == Some(ReduceOp::Sum) && self.uses[arg] == 1 && !completes
+        let lasts = self.uses[arg] == 1 || self.lasting[arg].contains(&axis);
+        info.ty.placement.partial_on(axis) == Some(ReduceOp::Sum) && lasts && !completes
     }
 
     /// A value's placement once its partial sums are resolved to what is decided for it.
@@ -458,7 +487,7 @@ impl Realiser<'_> {
         let here = self.frames.len() - 1;
         let depth = if self.program.values[value].role == Role::Parameter { here } else { self.depth[value] };
         let class = class(phase);
-        let usable = |copy: &&Copy| copy.class == class && copy.depth <= depth;
+        let usable = |copy: &&Copy| (copy.class == class || copy.completes) && copy.depth <= depth;
         if let Some(copy) =
             self.copies[value].iter().filter(usable).find(|copy| self.is_at(copy.value, target))
         {
@@ -484,7 +513,8 @@ impl Realiser<'_> {
         self.depth[moved] = depth;
         self.born[moved] = self.born[value];
         self.frames[depth].push(inst);
-        self.copies[value].push(Copy { value: moved, class, depth });
+        let completes = !self.is_whole_sum(source) && target.partials().is_empty();
+        self.copies[value].push(Copy { value: moved, class, completes, depth });
         self.copied.push(value);
         moved
     }

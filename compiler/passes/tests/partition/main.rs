@@ -2,6 +2,7 @@
 //! known for.
 
 mod block;
+mod dump;
 mod llama;
 mod strategies;
 mod support;
