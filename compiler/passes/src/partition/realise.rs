@@ -371,7 +371,13 @@ impl Realiser<'_> {
                     partial(left) && apart(right) || apart(left) && partial(right)
                 }
                 ScalarOp::Div => partial(inst.args[0]) && apart(inst.args[1]),
-                ScalarOp::Select => apart(inst.args[0]) && partial(inst.args[1]) && partial(inst.args[2]),
+                ScalarOp::Select => {
+                    let zero = |arg: Value| self.freedom[arg] == Freedom::Zeros && apart(arg);
+                    let (condition, one, other) = (inst.args[0], inst.args[1], inst.args[2]);
+                    let branches =
+                        partial(one) && (partial(other) || zero(other)) || zero(one) && partial(other);
+                    apart(condition) && branches
+                }
                 ScalarOp::Abs | ScalarOp::Exp | ScalarOp::Log | ScalarOp::Sqrt | ScalarOp::Rsqrt => false,
                 ScalarOp::Tanh | ScalarOp::Sigmoid | ScalarOp::Erf | ScalarOp::Sin | ScalarOp::Cos => false,
                 ScalarOp::Floor | ScalarOp::Not | ScalarOp::Rem | ScalarOp::Pow | ScalarOp::Min => false,

@@ -2,7 +2,6 @@
 //! known for.
 
 mod block;
-mod dump;
 mod llama;
 mod strategies;
 mod support;

@@ -2,20 +2,21 @@
 
 use dtlc_ir::interpret::{Options, Tensor, interpret, interpret_ranks};
 use dtlc_ir::{
-    AxisInfo, Builder, DType, Dim, Initializer, Mesh, Output, Phase, Program, ReduceOp, Role, ScalarOp, State, StateKind,
-    Value, text,
+    AxisInfo, Builder, DType, Dim, Initializer, Mesh, Output, Phase, Program, ReduceOp, Role, ScalarOp,
+    State, StateKind, Value, text, verify,
 };
-use dtlc_passes::differentiate;
 use dtlc_passes::partition::{
     PlacementError, PlacementRequest, RuleKind, RuleRequest, StepRequest, merge_collectives, partition,
     plan_reshards,
 };
 use dtlc_passes::report::{CollectiveUse, collectives};
+use dtlc_passes::{Gradients, differentiate, simplify};
 
 /// A program in text, differentiated.
 pub fn joint(source: &str) -> Program {
     let mut program = text::parse(source).unwrap_or_else(|error| panic!("{error:?}"));
     differentiate(&mut program, DType::F32).unwrap_or_else(|error| panic!("{error:?}"));
+    simplify(&mut program, Gradients::Taken);
     program
 }
 
@@ -110,6 +111,9 @@ pub fn check(program: &Program, plan: &str) -> Program {
 }
 
 fn compare(joint: &Program, sharded: &Program, plan: &str, stage: &str) {
+    if let Err(fault) = verify::sharded(sharded) {
+        panic!("{plan}, {stage}: {fault}\n{}", text::print_step(sharded));
+    }
     let arguments = arguments(joint);
     let options = Options::default();
     let fault = |fault| panic!("{plan}, {stage}: {fault:?}\n{}", text::print_step(sharded));
@@ -187,7 +191,8 @@ pub fn with_update(mut program: Program) -> Program {
     let above = builder.add(norm, one);
     let factor = builder.div(one, above);
     for (index, gradient) in gradients {
-        let (current, path) = (builder.program.states[index].value, builder.program.states[index].path.clone());
+        let (current, path) =
+            (builder.program.states[index].value, builder.program.states[index].path.clone());
         let ty = builder.ty(current).clone();
         let momentum = builder.program.add_value(ty, builder.origin);
         builder.program.values[momentum].role = Role::Optimizer;
