@@ -132,9 +132,13 @@ pub enum LinkedOperation {
     /// A matrix product.
     Matmul { spec: MatmulSpec, a: Address, b: Address, c: Address },
     /// Attention: q, k, v, o, lse.
-    Attention { spec: AttentionSpec, tensors: [Address; 5], offsets: [Integer; 2] },
+    Attention { spec: Box<AttentionSpec>, tensors: Box<[Address; 5]>, offsets: Box<[Integer; 2]> },
     /// Its gradient: the same, then the gradients of o, q, k, v.
-    AttentionBackward { spec: AttentionBackwardSpec, tensors: [Address; 9], offsets: [Integer; 2] },
+    AttentionBackward {
+        spec: Box<AttentionBackwardSpec>,
+        tensors: Box<[Address; 9]>,
+        offsets: Box<[Integer; 2]>,
+    },
     /// Rows by id.
     Take { spec: TakeSpec, table: Address, ids: Address, output: Address, offset: Integer },
     /// Its transpose.
@@ -294,9 +298,11 @@ impl Linker<'_> {
                 c: self.address(c),
             },
             Operation::Attention(call) => LinkedOperation::Attention {
-                spec: call.spec.clone(),
-                tensors: [&call.q, &call.k, &call.v, &call.o, &call.lse].map(|tensor| self.address(tensor)),
-                offsets: [&call.q_offset, &call.k_offset].map(|offset| self.integer(offset)),
+                spec: Box::new(call.spec.clone()),
+                tensors: Box::new(
+                    [&call.q, &call.k, &call.v, &call.o, &call.lse].map(|tensor| self.address(tensor)),
+                ),
+                offsets: Box::new([&call.q_offset, &call.k_offset].map(|offset| self.integer(offset))),
             },
             Operation::AttentionBackward(call) => {
                 let forward = [&call.q, &call.k, &call.v, &call.o, &call.lse];
@@ -305,9 +311,9 @@ impl Linker<'_> {
                 let [o_gradient, q_gradient, k_gradient, v_gradient] =
                     gradients.map(|tensor| self.address(tensor));
                 LinkedOperation::AttentionBackward {
-                    spec: call.spec.clone(),
-                    tensors: [q, k, v, o, lse, o_gradient, q_gradient, k_gradient, v_gradient],
-                    offsets: [&call.q_offset, &call.k_offset].map(|offset| self.integer(offset)),
+                    spec: Box::new(call.spec.clone()),
+                    tensors: Box::new([q, k, v, o, lse, o_gradient, q_gradient, k_gradient, v_gradient]),
+                    offsets: Box::new([&call.q_offset, &call.k_offset].map(|offset| self.integer(offset))),
                 }
             }
             Operation::Take { spec, table, ids, output, offset } => LinkedOperation::Take {

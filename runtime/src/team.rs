@@ -9,12 +9,15 @@ use crate::signal::Signal;
 /// What one part of a job does: the part's index and the index of the thread that runs it.
 type Job<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
+/// A job without its lifetime, and its number of parts.
+type ErasedJob = (*const (dyn Fn(usize, usize) + Sync), usize);
+
 /// A rank's threads. The leader is thread 0.
 pub struct Team {
     threads: usize,
     spin: u32,
     /// The job in progress; written by the leader while helpers wait, read by them while it waits.
-    job: UnsafeCell<Option<(*const (dyn Fn(usize, usize) + Sync), usize)>>,
+    job: UnsafeCell<Option<ErasedJob>>,
     next_part: AtomicUsize,
     /// Counts jobs; helpers wait on it.
     started: Signal,
@@ -116,6 +119,51 @@ impl Team {
         };
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
             self.panicked.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `lead` with a team of `threads` threads.
+    fn with_team(threads: usize, lead: impl FnOnce(&Team)) {
+        let team = Team::new(threads, 100);
+        std::thread::scope(|scope| {
+            for thread in 1..threads {
+                let team = &team;
+                scope.spawn(move || team.help(thread));
+            }
+            lead(&team);
+            team.close();
+        });
+    }
+
+    #[test]
+    fn each_part_runs_once() {
+        for threads in [1, 2, 5] {
+            with_team(threads, |team| {
+                for parts in [0, 1, 2, 7, 100] {
+                    let counts: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+                    let job = |part: usize, thread: usize| {
+                        assert!(thread < threads);
+                        counts[part].fetch_add(1, Ordering::Relaxed);
+                    };
+                    assert!(team.run(parts, &job).is_ok());
+                    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_panic_is_reported_and_the_team_goes_on() {
+        for threads in [1, 3] {
+            with_team(threads, |team| {
+                assert!(team.run(8, &|part, _| assert!(part != 5, "this panic is part of a test")).is_err());
+                assert!(team.run(8, &|_, _| ()).is_ok());
+            });
         }
     }
 }

@@ -15,7 +15,7 @@ use support::*;
 /// they come to a collective.
 fn program_with_late_ranks() -> Program {
     let mut program = empty_program(&[("dp", 2), ("tp", 2)]);
-    let integers = vec![Affine::constant(0).plus(Variable::MeshCoordinate(AxisId(0)), 60_000_000)];
+    let integers = vec![Affine::constant(0).plus(Variable::MeshCoordinate(AxisId(0)), 10_000_000)];
     let call = KernelCall { kernel: KernelId(0), pointers: Vec::new(), integers };
     let buffer = BufferRef::new(Space::Arena, 0, 64);
     let kernel = only_kernel(&mut program, WAIT_CODE, call, 1);

@@ -187,3 +187,55 @@ impl Seat {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(collective: u64) -> Header {
+        Header { collective, digest: 7 }
+    }
+
+    /// Lets each member come for a collective (or not at all) and returns what each is told.
+    fn meeting(headers: &[Option<Header>], timeout: Duration) -> Vec<Option<Result<(), Refusal>>> {
+        let health = Health::new(headers.len());
+        let group = Arc::new(Group::new((0..headers.len()).collect(), 0));
+        std::thread::scope(|scope| {
+            let member = |(index, header): (usize, &Option<Header>)| {
+                let (group, health, header) = (Arc::clone(&group), &health, *header);
+                scope.spawn(move || {
+                    let mut seat = Seat::new(group, index);
+                    let patience = Patience { health, spin: 0, timeout };
+                    header.map(|header| seat.meet(header, patience))
+                })
+            };
+            let members: Vec<_> = headers.iter().enumerate().map(member).collect();
+            members.into_iter().map(|member| member.join().expect("no panic")).collect()
+        })
+    }
+
+    #[test]
+    fn members_that_come_for_different_collectives_are_told() {
+        let long = Duration::from_secs(60);
+        let told = meeting(&[Some(header(1)), Some(header(1)), Some(header(2))], long);
+        assert_eq!(told[0], Some(Err(Refusal::Disagrees(2))));
+        assert_eq!(told[1], Some(Err(Refusal::Disagrees(2))));
+        assert_eq!(told[2], Some(Err(Refusal::Disagrees(0))));
+        assert_eq!(meeting(&[Some(header(1)); 4], long), [Some(Ok(())); 4]);
+    }
+
+    #[test]
+    fn a_member_that_stays_away_is_named() {
+        let told = meeting(&[Some(header(1)), None, Some(header(1))], Duration::from_millis(30));
+        assert_eq!(told, [Some(Err(Refusal::Missing(1))), None, Some(Err(Refusal::Missing(1)))]);
+    }
+
+    #[test]
+    fn a_failure_elsewhere_ends_the_wait() {
+        let health = Health::new(2);
+        health.fail(crate::RuntimeError::Fault("elsewhere".into()));
+        let mut seat = Seat::new(Arc::new(Group::new(vec![0, 1], 0)), 0);
+        let patience = Patience { health: &health, spin: 10, timeout: Duration::from_secs(60) };
+        assert_eq!(seat.meet(header(0), patience), Err(Refusal::Abandoned));
+    }
+}

@@ -104,7 +104,7 @@ impl Program {
 
     fn check_shard(&self, layout: &Layout, offset: u64, space: u64) -> Check {
         check_layout(layout, &self.mesh)?;
-        require(offset % layout.dtype.bytes() == 0, || "is not aligned to its type".into())?;
+        require(offset.is_multiple_of(layout.dtype.bytes()), || "is not aligned to its type".into())?;
         let end = offset.checked_add(layout.local_bytes(&self.mesh));
         require(end.is_some_and(|end| end <= space), || "lies outside its memory space".into())
     }
@@ -246,12 +246,12 @@ impl Program {
     fn check_buffer(&self, buffer: &BufferRef, alignment: u64, loops: &[u32]) -> Check {
         require(buffer.terms.len() <= DIMENSION_LIMIT, || "a buffer has too many terms".into())?;
         let mut end = u128::from(buffer.offset) + u128::from(buffer.bytes);
-        let mut aligned = buffer.offset % alignment == 0;
+        let mut aligned = buffer.offset.is_multiple_of(alignment);
         for term in &buffer.terms {
             let moves = matches!(term.variable, Variable::MeshCoordinate(_) | Variable::LoopIndex(_));
             require(moves, || "a buffer's address depends on the step or the seed".into())?;
             end += u128::from(term.stride) * u128::from(self.largest(term.variable, loops)?);
-            aligned &= term.stride % alignment == 0;
+            aligned &= term.stride.is_multiple_of(alignment);
         }
         require(aligned, || "a buffer is not aligned to its type".into())?;
         let space = match buffer.space {
