@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::memory::RankMemory;
 use crate::program::{
     Affine, AxisId, BufferRef, Collective, CollectiveKind, DType, Instruction, KernelCall, LocationId,
-    LoopOrder, Operation, Program, Space, Transfer, Variable,
+    LoopOrder, Operation, Program, Space, Strides, Transfer, Variable,
 };
 
 /// An address that moves with loop indices.
@@ -84,14 +84,8 @@ pub struct LinkedCopy {
     pub source: Address,
     /// Where to.
     pub target: Address,
-    /// Number of rows.
-    pub rows: usize,
-    /// Bytes of a row.
-    pub row_bytes: usize,
-    /// Bytes between rows of the source.
-    pub source_pitch: usize,
-    /// Bytes between rows of the target.
-    pub target_pitch: usize,
+    /// The rows, as one block of bytes.
+    pub rows: Transfer,
 }
 
 /// One tensor of a collective.
@@ -334,10 +328,13 @@ impl Linker<'_> {
                 LinkedOperation::Copy(LinkedCopy {
                     source: self.address(source),
                     target: self.address(target),
-                    rows: *rows as usize,
-                    row_bytes: *row_bytes as usize,
-                    source_pitch: *source_pitch as usize,
-                    target_pitch: *target_pitch as usize,
+                    rows: Transfer {
+                        outer: *rows,
+                        middle: 1,
+                        inner: *row_bytes,
+                        source: Strides { outer: *source_pitch, middle: 0, block: 0 },
+                        target: Strides { outer: *target_pitch, middle: 0, block: 0 },
+                    },
                 })
             }
             Operation::Fill { target, dtype, value } => LinkedOperation::Fill {

@@ -1,6 +1,7 @@
 //! Copies and fills within a rank, divided over its threads.
 
 use super::{Frame, Shared, Trouble, parts_of};
+use crate::collectives::transfer::copy_block;
 use crate::link::LinkedCopy;
 
 /// Fewer bytes than this are not worth a thread of their own.
@@ -8,19 +9,15 @@ const GRAIN_BYTES: usize = 64 * 1024;
 
 impl Frame {
     pub(super) fn copy(&self, copy: &LinkedCopy) -> Result<(), Trouble> {
-        let ends = Shared((self.address(&copy.source), self.address(&copy.target)));
-        let grain = GRAIN_BYTES.div_ceil(copy.row_bytes.max(1)) as u64;
-        let parts = parts_of(copy.rows as u64, grain, self.team.threads());
+        let ends = Shared((self.address(&copy.source).cast_const(), self.address(&copy.target)));
+        let bytes = copy.rows.block_elements() as usize;
+        let parts = parts_of(bytes as u64, GRAIN_BYTES as u64, self.team.threads());
         self.team.run(parts, &|part, _| {
             let (source, target) = ends.get();
-            for row in copy.rows * part / parts..copy.rows * (part + 1) / parts {
-                // SAFETY: validation checked that every row lies in its buffer; the compiler says
-                // that they don't overlap.
-                unsafe {
-                    let from = source.add(row * copy.source_pitch);
-                    from.copy_to_nonoverlapping(target.add(row * copy.target_pitch), copy.row_bytes);
-                }
-            }
+            let range = bytes * part / parts..bytes * (part + 1) / parts;
+            // SAFETY: validation checked that every row lies in its buffer; the compiler says that
+            // they don't overlap.
+            unsafe { copy_block(&copy.rows, 1, range, source, target) };
         })?;
         Ok(())
     }

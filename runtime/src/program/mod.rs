@@ -86,6 +86,9 @@ impl DType {
     }
 }
 
+/// Bytes of its stack that a thread touches at most.
+pub const STACK_BYTES: u64 = 64 * 1024;
+
 /// A compiled program for all ranks of one mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Program {
@@ -120,10 +123,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// Bytes that one rank of `threads` threads touches, all told: what the plan promised.
+    /// Bytes that one rank of `threads` threads touches, all told: its spaces, scratch and stacks.
     #[must_use]
     pub fn rank_bytes(&self, threads: u64) -> u64 {
-        let scratch = self.thread_scratch_bytes.saturating_mul(threads);
+        let scratch = self.thread_scratch_bytes.saturating_add(STACK_BYTES).saturating_mul(threads);
         [self.arena_bytes, self.state_bytes, self.input_bytes]
             .iter()
             .fold(scratch, |sum, &bytes| sum.saturating_add(bytes))
@@ -272,7 +275,11 @@ pub struct Location {
 
 impl std::fmt::Display for Location {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}:{}:{}", self.file, self.line, self.column)?;
-        if self.text.is_empty() { Ok(()) } else { write!(formatter, " ({})", self.text) }
+        match (self.line, self.text.as_str()) {
+            (0, "") => write!(formatter, "{}", self.file),
+            (0, text) => write!(formatter, "{text}"),
+            (line, "") => write!(formatter, "{}:{line}:{}", self.file, self.column),
+            (line, text) => write!(formatter, "{}:{line}:{} ({text})", self.file, self.column),
+        }
     }
 }

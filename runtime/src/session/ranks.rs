@@ -9,7 +9,7 @@ use crate::error::{Result, RuntimeError};
 use crate::executor::{Executor, Interruption, StepNumbers, Trouble};
 use crate::health::Health;
 use crate::program::{LocationId, Program};
-use crate::signal::{SPIN_ROUNDS, Signal};
+use crate::signal::Signal;
 use crate::team::Team;
 
 /// How the owner and the ranks talk.
@@ -90,7 +90,7 @@ impl Rank {
     pub fn run(mut self) {
         let mut seen = 0;
         loop {
-            self.control.asked.wait(SPIN_ROUNDS, |asked| asked != seen, || false);
+            self.control.asked.wait(0, |asked| asked != seen, || false);
             if self.control.closing.load(Ordering::Acquire) {
                 self.team.close();
                 return;

@@ -165,6 +165,7 @@ impl Program {
             Operation::Copy { source, target, rows, row_bytes, source_pitch, target_pitch } => {
                 self.check_buffer(source, 1, loops)?;
                 self.check_buffer(target, 1, loops)?;
+                require(rows.saturating_mul(*row_bytes) <= BYTES_LIMIT, || "copies impossibly much".into())?;
                 for (buffer, pitch) in [(source, source_pitch), (target, target_pitch)] {
                     check_reach(&[(*rows, *pitch)], *row_bytes, 1, buffer.bytes)?;
                 }
