@@ -1,5 +1,6 @@
 //! The passes that take a typed model to a scheduled program.
 
+mod accumulate;
 mod differentiate;
 mod error;
 mod fuse;
@@ -13,6 +14,7 @@ mod simplify;
 mod update;
 mod uses;
 
+pub use accumulate::accumulate;
 pub use differentiate::differentiate;
 pub use error::{PassError, PassErrorKind, Place};
 pub use fuse::fuse;

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod llama;
+
 use dtlc_ir::interpret::{Options, Outcome, Tensor, interpret};
 use dtlc_ir::{
     Builder, DType, Dim, Initializer, Input, Op, Output, ParameterKind, Phase, Program, ReduceOp, Region,
