@@ -58,12 +58,12 @@ pub struct Mesh {
 impl Mesh {
     /// Number of ranks.
     pub fn ranks(&self) -> u64 {
-        self.axes.values().map(|axis| axis.size).product()
+        self.axes.values().fold(1, |ranks, axis| ranks.saturating_mul(axis.size))
     }
 
     /// The product of the sizes of `axes`.
     pub fn group_size(&self, axes: impl IntoIterator<Item = Axis>) -> u64 {
-        axes.into_iter().map(|axis| self.axes[axis].size).product()
+        axes.into_iter().fold(1, |size, axis| size.saturating_mul(self.axes[axis].size))
     }
 
     /// All parts of the axis that a plan calls `name`, or the single part `name.part`.

@@ -191,19 +191,19 @@ impl Type {
         self.dims.contains(&dim)
     }
 
-    /// Elements of the unsharded value.
+    /// Elements of the unsharded value; `u64::MAX` if there are more.
     pub fn elements(&self, program: &Program) -> u64 {
-        self.dims.iter().map(|&dim| program.dims[dim].size).product()
+        self.dims.iter().fold(1, |elements, &dim| elements.saturating_mul(program.dims[dim].size))
     }
 
     /// Elements that each rank holds, pads included.
     pub fn local_elements(&self, program: &Program) -> u64 {
-        self.dims.iter().map(|&dim| self.local_size(program, dim)).product()
+        self.dims.iter().fold(1, |elements, &dim| elements.saturating_mul(self.local_size(program, dim)))
     }
 
     /// Bytes that each rank holds, pads included.
     pub fn local_bytes(&self, program: &Program) -> u64 {
-        self.local_elements(program) * self.dtype.bytes()
+        self.local_elements(program).saturating_mul(self.dtype.bytes())
     }
 
     /// How much of `dim` each rank holds: its size over the product of its axes, rounded up.

@@ -3,7 +3,8 @@
 mod random;
 
 use dtlc_ir::text::{canonical, parse, print, print_around, print_step};
-use random::random_program;
+use dtlc_ir::verify::{instructions, scheduled, sharded, structure};
+use random::{Numbers, random_program};
 
 const EVERY_OP: &str = include_str!("samples/every_op.ir");
 
@@ -87,4 +88,40 @@ fn errors_say_where() {
         let error = parse(text).unwrap_err().to_string();
         assert!(error.contains(expected), "{text}\n{error}");
     }
+}
+
+/// `text` with a few of its words gone, doubled, or in each other's place.
+fn garbled(text: &str, numbers: &mut Numbers) -> String {
+    let mut words: Vec<&str> = text.split_inclusive([' ', ',', '[', '(', '\n']).collect();
+    for _ in 0..1 + numbers.below(3) {
+        let (one, other) = (numbers.below(words.len()), numbers.below(words.len()));
+        match numbers.below(4) {
+            0 => drop(words.remove(one)),
+            1 => words.insert(one, words[one]),
+            2 => words.swap(one, other),
+            _ => words[one] = words[other],
+        }
+    }
+    words.concat()
+}
+
+#[test]
+fn no_text_makes_parser_or_verifier_panic() {
+    let mut numbers = Numbers::new(5);
+    let mut parsed = 0;
+    for round in 0..1500 {
+        let text = match round % 3 {
+            0 => print(&random_program(round)),
+            _ => EVERY_OP.to_string(),
+        };
+        let Ok(program) = parse(&garbled(&text, &mut numbers)) else { continue };
+        parsed += 1;
+        print(&program);
+        // Most programs fail; what matters is that they fail as faults.
+        for result in [structure(&program), sharded(&program).map(|_| ()), scheduled(&program).map(|_| ())] {
+            result.err().map(|fault| fault.to_string()).unwrap_or_default();
+        }
+        instructions(&program).err().map(|fault| fault.to_string()).unwrap_or_default();
+    }
+    assert!(parsed > 150, "only {parsed} garbled texts parsed");
 }

@@ -362,7 +362,15 @@ fn placements_of_types() {
             ),
         ],
     );
+    let mut empty = program("", "yield");
+    empty.mesh.axes[dtlc_ir::Axis::from_u32(1)].size = 0;
+    assert!(sharded(&empty).unwrap_err().message.contains("axis `tp` has no ranks"));
     accepted(Stage::Sharded, &[("%x: f32[P@dp@tp]", "yield %x")]);
+    // Zeros may count as a sum of zeros.
+    let zeros = "%z: f32[] = const 0.0 forward %p: f32[A] partial(sum: dp) = cast %z forward yield";
+    accepted(Stage::Sharded, &[("", zeros)]);
+    let maxima = zeros.replace("sum", "max");
+    refused(Stage::Sharded, &[("", &maxima, "comes out as f32[], but says f32[] partial(max: dp)")]);
     let mut stray = program("%x: f32[A]", "yield %x");
     let value = stray.main.params[0];
     let dim = stray.find_dim("B").unwrap();

@@ -36,6 +36,7 @@ pub(super) fn check(program: &Program, found_by: &str, rule: &mut Rule<'_>) -> R
 }
 
 fn walk(program: &Program, found_by: &str, rule: &mut Rule<'_>) -> Result<(), Fault> {
+    tables(program).map_err(|message| Fault::of_program(found_by, message))?;
     let mut walk = Walk {
         program,
         found_by,
@@ -52,8 +53,8 @@ fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), String> 
     if holds { Ok(()) } else { Err(message()) }
 }
 
-/// The tables and the main region's parameters and yields.
-fn signature(program: &Program) -> Result<(), String> {
+/// The tables of dimensions and axes.
+fn tables(program: &Program) -> Result<(), String> {
     for (dim, info) in program.dims.iter() {
         require(program.find_dim(&info.name) == Some(dim), || {
             format!("two dims are called `{}`", info.name)
@@ -63,7 +64,13 @@ fn signature(program: &Program) -> Result<(), String> {
         let name = axis.full_name();
         let same = program.mesh.axes.values().filter(|other| other.full_name() == name).count();
         require(same == 1, || format!("two axes are called `{name}`"))?;
+        require(axis.size > 0, || format!("axis `{name}` has no ranks"))?;
     }
+    Ok(())
+}
+
+/// The main region's parameters and yields.
+fn signature(program: &Program) -> Result<(), String> {
     let states = &program.states;
     for state in states {
         let exists = match state.kind {
