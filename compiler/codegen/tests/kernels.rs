@@ -4,7 +4,7 @@ mod support;
 
 use dtlc_codegen::kir::{
     Access, AxisKind, Buffer, Combination, Comparison, Constant, Draw, ElementType, Index, Kernel,
-    KernelBuilder, ScalarType, UnaryOperator, Variable,
+    KernelBuilder, ScalarType, UnaryOperator, Variable, parse,
 };
 use support::{assert_close, execute, judge, targets};
 
@@ -29,6 +29,7 @@ fn bf16s(count: usize, seed: u32) -> Buffer {
 
 /// Compares emitted code with the interpreter on every target, and split with whole calls bit for bit.
 fn check(kernel: &Kernel, buffers: &[Buffer], integers: &[i64], tolerance: f64) -> Vec<Buffer> {
+    assert_eq!(parse(&kernel.to_string()).as_ref(), Ok(kernel), "{kernel}");
     let mut last = Vec::new();
     for target in targets() {
         let found = execute(kernel, target, buffers, integers, &[]);

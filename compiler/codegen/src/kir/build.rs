@@ -90,6 +90,11 @@ impl KernelBuilder {
         self.leave();
     }
 
+    /// Whether a loop over `axis` is open.
+    pub fn is_open(&self, axis: AxisId) -> bool {
+        self.open.iter().any(|nest| nest.axis == axis)
+    }
+
     /// The type of a register.
     pub fn scalar(&self, register: Register) -> ScalarType {
         self.registers[register]

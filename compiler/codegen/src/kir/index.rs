@@ -21,10 +21,10 @@ pub struct Term {
 /// What an [`Index`] may depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Variable {
-    /// An integer parameter.
-    Integer(IntegerId),
     /// The variable of an enclosing loop.
     Axis(AxisId),
+    /// An integer parameter.
+    Integer(IntegerId),
     /// A number read from data (a token, a label): the register's bits as unsigned, brought down to `bound - 1` where
     /// greater, so that no data can lead outside a tensor. `bound` is at least 1.
     Data {

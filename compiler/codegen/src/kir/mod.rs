@@ -9,26 +9,34 @@
 //! A *vector* axis says that its iterations are independent apart from reductions, so an emitter may run several at once.
 //!
 //! ```text
-//! kernel rms_norm(read x: f32[8192], write y: f32[8192]) {
-//!   parallel row in 0..8 {
-//!     sum @0: f32
-//!     vector d in 0..1024 {
+//! kernel sum_of_squares {
+//!   tensor x: f32[8192] read
+//!   tensor y: f32[8] write
+//!   axis row: 8 serial
+//!   axis d: 1024 vector
+//!   for row {
+//!     start @0: f32 sum
+//!     for d {
 //!       %0: f32 = load x[1024 row + d]
-//!       %1: f32 = mul %0, %0
-//!       @0 <- %1
+//!       %1: f32 = multiply %0, %0
+//!       combine @0, %1
 //!     }
 //!     %2: f32 = total @0
-//!     ...
+//!     store y[row], %2
+//!   }
+//! }
 //! ```
 //!
 //! Two tensor parameters may be the same memory only if, in each iteration of the vector axis, both touch the same
-//! elements (an elementwise kernel may write over its input).
+//! elements (an elementwise kernel may write over its input), and no element is read through one after it was written
+//! through the other.
 
 mod build;
 mod error;
 mod index;
 mod interpret;
 mod operation;
+mod text;
 mod validate;
 
 pub use build::KernelBuilder;
@@ -36,6 +44,7 @@ pub use error::{KirError, Result};
 pub use index::{Index, Term, Variable};
 pub use interpret::{Arithmetic, Buffer, interpret};
 pub use operation::{BinaryOperator, Comparison, Constant, Draw, Operation, UnaryOperator};
+pub use text::parse;
 pub use validate::{bounds, validate};
 
 use cranelift_entity::{PrimaryMap, entity_impl};

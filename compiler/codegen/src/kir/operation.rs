@@ -212,24 +212,6 @@ pub enum UnaryOperator {
 }
 
 impl UnaryOperator {
-    /// Every operator, in the order of their declaration.
-    pub const ALL: [Self; 14] = [
-        Self::Negate,
-        Self::Absolute,
-        Self::Not,
-        Self::Exp,
-        Self::Log,
-        Self::Sqrt,
-        Self::ReciprocalSqrt,
-        Self::Tanh,
-        Self::Sigmoid,
-        Self::Erf,
-        Self::Sin,
-        Self::Cos,
-        Self::Floor,
-        Self::RoundToBf16,
-    ];
-
     /// The type of the result on a value of type `argument`, or `None` where it isn't defined.
     pub fn result(self, argument: ScalarType) -> Option<ScalarType> {
         let defined = match self {
@@ -280,21 +262,6 @@ pub enum BinaryOperator {
 }
 
 impl BinaryOperator {
-    /// Every operator, in the order of their declaration.
-    pub const ALL: [Self; 11] = [
-        Self::Add,
-        Self::Subtract,
-        Self::Multiply,
-        Self::Divide,
-        Self::Remainder,
-        Self::Power,
-        Self::Minimum,
-        Self::Maximum,
-        Self::And,
-        Self::Or,
-        Self::Xor,
-    ];
-
     /// The type of the result on two values of type `argument`, or `None` where it isn't defined.
     pub fn result(self, argument: ScalarType) -> Option<ScalarType> {
         let defined = match self {
@@ -327,10 +294,6 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// Every relation, in the order of their declaration.
-    pub const ALL: [Self; 6] =
-        [Self::Equal, Self::NotEqual, Self::Less, Self::LessOrEqual, Self::Greater, Self::GreaterOrEqual];
-
     /// Whether it is defined on two values of type `argument`.
     pub fn is_defined_on(self, argument: ScalarType) -> bool {
         match self {

@@ -10,7 +10,7 @@ use cranelift_entity::{EntityRef, EntitySet};
 /// Checks every rule of the kernel IR.
 ///
 /// # Errors
-/// The first rule broken: a name used twice; an axis without values, walked inside itself or a tile outside its tiles; a vector loop
+/// The first rule broken: a name used twice or not a word (letters, digits, `_` and `.`); an axis without values, walked inside itself or a tile outside its tiles; a vector loop
 /// in a vector loop; a register read before or outside its list, assigned twice or with a wrong type; an accumulator
 /// read or combined out of place; a tensor touched against its access; an index that may leave its tensor; a store or
 /// accumulation in a vector loop whose index does not move with it.
@@ -73,6 +73,14 @@ impl Validator<'_> {
         let integers = kernel.integers.values().map(|integer| &integer.name);
         let axes = kernel.axes.values().map(|axis| &axis.name);
         let mut names: Vec<_> = tensors.chain(integers).chain(axes).collect();
+        let is_word = |name: &str| {
+            let inner = |character: char| character.is_ascii_alphanumeric() || "_.".contains(character);
+            name.chars().all(inner)
+                && !name.starts_with(|first: char| !first.is_ascii_alphabetic() && first != '_')
+        };
+        for name in names.iter().copied().chain([&kernel.name]) {
+            require!(self, !name.is_empty() && is_word(name), "`{name}` is not a name");
+        }
         names.sort();
         for pair in names.windows(2) {
             require!(self, pair[0] != pair[1], "the name `{}` stands twice", pair[0]);

@@ -1,0 +1,201 @@
+//! Measures emitted kernels against copying the same number of bytes: `cargo run --release -p dtlc-codegen --example bench`.
+//!
+//! Each kernel alternates with the copy in one run, so that the ratio holds on a noisy machine. A ratio of 1 means that
+//! the kernel runs as fast as memory allows.
+
+#[allow(dead_code, reason = "the tests use what this leaves out")]
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use dtlc_codegen::cranelift::{TargetFeatures, compile};
+use dtlc_codegen::kir::{
+    Access, AxisKind, Buffer, Combination, ElementType, Index, Kernel, KernelBuilder, Register, ScalarType,
+    TensorId, UnaryOperator,
+};
+use std::time::Instant;
+use support::{Loaded, pointer};
+
+/// Elements of the large case, from memory, and of the small one, in cache.
+const SIZES: [(&str, u64, u64); 2] = [("memory", 4096, 2048), ("cache", 8, 1024)];
+const ROUNDS: usize = 15;
+
+fn main() {
+    let features = TargetFeatures::host().expect("a host that runs kernels");
+    println!("{features:?}");
+    for (place, rows, width) in SIZES {
+        for kernel in [silu(rows * width), rms_norm(rows, width), softmax(rows, width), adamw(rows * width)] {
+            measure(place, &kernel, features);
+        }
+    }
+}
+
+fn measure(place: &str, kernel: &Kernel, features: TargetFeatures) {
+    let start = Instant::now();
+    let compiled = compile(kernel, features).unwrap_or_else(|error| panic!("{error}"));
+    let compile_time = start.elapsed();
+    let loaded = Loaded::new(kernel, &compiled);
+    let mut buffers: Vec<Buffer> =
+        kernel.tensors.values().map(|tensor| Buffer::F32(vec![0.5; tensor.length as usize])).collect();
+    let pointers: Vec<*mut u8> = buffers.iter_mut().map(pointer).collect();
+
+    // What goes over the bus: every element read, every element written.
+    let passes = |access| if access == Access::ReadWrite { 2 } else { 1 };
+    let bytes: u64 = kernel.tensors.values().map(|tensor| tensor.length * 4 * passes(tensor.access)).sum();
+    let source = vec![1u8; bytes as usize / 2];
+    let mut target = vec![0u8; source.len()];
+    let repeats = (1 << 27) / bytes as usize + 1;
+    let (mut kernel_time, mut copy_time) = (f64::MAX, f64::MAX);
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        for _ in 0..repeats {
+            loaded.call(&pointers, &[], 0..kernel.parallel_extent());
+        }
+        kernel_time = kernel_time.min(start.elapsed().as_secs_f64() / repeats as f64);
+        let start = Instant::now();
+        for _ in 0..repeats {
+            std::hint::black_box(&mut target).copy_from_slice(std::hint::black_box(&source));
+        }
+        copy_time = copy_time.min(start.elapsed().as_secs_f64() / repeats as f64);
+    }
+    let elements = kernel.tensors.values().map(|tensor| tensor.length).max().unwrap_or(1) as f64;
+    println!(
+        "{place:>7} {:>9}: {:.3} of copy, {:6.2} GB/s, {:.3} ns an element, {} bytes of code in {compile_time:?}",
+        kernel.name,
+        copy_time / kernel_time,
+        bytes as f64 / kernel_time / 1e9,
+        kernel_time * 1e9 / elements,
+        compiled.code.len(),
+    );
+}
+
+/// `out = silu(a) · b`.
+fn silu(extent: u64) -> Kernel {
+    let mut k = KernelBuilder::new("silu_mul");
+    let [a, b] = ["a", "b"].map(|name| k.tensor(name, ElementType::F32, Access::Read, extent));
+    let out = k.tensor("out", ElementType::F32, Access::Write, extent);
+    let i = k.axis("i", extent, AxisKind::Vector);
+    k.nest(i, |k| {
+        let (x, y) = (k.load(a, i), k.load(b, i));
+        let gate = k.unary(UnaryOperator::Sigmoid, x);
+        let silu = k.multiply(x, gate);
+        let product = k.multiply(silu, y);
+        k.store(out, i, product);
+    });
+    finish(k)
+}
+
+/// `y = x / sqrt(mean(x²) + 1e-5) · weight` for rows.
+fn rms_norm(rows: u64, width: u64) -> Kernel {
+    let mut k = KernelBuilder::new("rms_norm");
+    let x = k.tensor("x", ElementType::F32, Access::Read, rows * width);
+    let weight = k.tensor("weight", ElementType::F32, Access::Read, width);
+    let y = k.tensor("y", ElementType::F32, Access::Write, rows * width);
+    let row = k.axis("row", rows, AxisKind::Serial);
+    let d = k.axis("d", width, AxisKind::Vector);
+    let at = Index::from(d).plus(width as i64, row);
+    k.nest(row, |k| {
+        let sum = k.start(Combination::Sum, ScalarType::F32);
+        k.nest(d, |k| {
+            let value = k.load(x, at.clone());
+            let square = k.multiply(value, value);
+            k.combine(sum, square);
+        });
+        let total = k.total(sum);
+        let scale = k.f32(1.0 / width as f32);
+        let epsilon = k.f32(1e-5);
+        let mean = k.multiply_add(total, scale, epsilon);
+        let scale = k.unary(UnaryOperator::ReciprocalSqrt, mean);
+        k.nest(d, |k| {
+            let (value, weight) = (k.load(x, at.clone()), k.load(weight, d));
+            let value = k.multiply(value, scale);
+            let value = k.multiply(value, weight);
+            k.store(y, at.clone(), value);
+        });
+    });
+    finish(k)
+}
+
+/// `y = softmax(x)` for rows.
+fn softmax(rows: u64, width: u64) -> Kernel {
+    let mut k = KernelBuilder::new("softmax");
+    let x = k.tensor("x", ElementType::F32, Access::Read, rows * width);
+    let y = k.tensor("y", ElementType::F32, Access::ReadWrite, rows * width);
+    let row = k.axis("row", rows, AxisKind::Serial);
+    let d = k.axis("d", width, AxisKind::Vector);
+    let at = Index::from(d).plus(width as i64, row);
+    k.nest(row, |k| {
+        let most = k.start(Combination::Maximum, ScalarType::F32);
+        k.nest(d, |k| {
+            let value = k.load(x, at.clone());
+            k.combine(most, value);
+        });
+        let most = k.total(most);
+        let sum = k.start(Combination::Sum, ScalarType::F32);
+        k.nest(d, |k| {
+            let value = k.load(x, at.clone());
+            let value = k.subtract(value, most);
+            let value = k.unary(UnaryOperator::Exp, value);
+            k.combine(sum, value);
+            k.store(y, at.clone(), value);
+        });
+        let sum = k.total(sum);
+        let one = k.f32(1.0);
+        let scale = k.divide(one, sum);
+        k.nest(d, |k| {
+            let value = k.load(y, at.clone());
+            let value = k.multiply(value, scale);
+            k.store(y, at.clone(), value);
+        });
+    });
+    finish(k)
+}
+
+/// One AdamW step with the learning rate and bias corrections in a small tensor.
+fn adamw(extent: u64) -> Kernel {
+    let mut k = KernelBuilder::new("adamw");
+    let gradient = k.tensor("gradient", ElementType::F32, Access::Read, extent);
+    let [weight, first, second] =
+        ["weight", "first", "second"].map(|name| k.tensor(name, ElementType::F32, Access::ReadWrite, extent));
+    let factors = k.tensor("factors", ElementType::F32, Access::Read, 4);
+    let i = k.axis("i", extent, AxisKind::Vector);
+    k.nest(i, |k| {
+        let [rate, first_correction, second_correction, decay] =
+            [0, 1, 2, 3].map(|place| k.load(factors, Index::constant(place)));
+        let g = k.load(gradient, i);
+        let m = moving_average(k, first, Index::from(i), g, 0.9);
+        let square = k.multiply(g, g);
+        let v = moving_average(k, second, Index::from(i), square, 0.95);
+        let m = k.multiply(m, first_correction);
+        let v = k.multiply(v, second_correction);
+        let root = k.unary(UnaryOperator::Sqrt, v);
+        let epsilon = k.f32(1e-8);
+        let denominator = k.add(root, epsilon);
+        let step = k.divide(m, denominator);
+        let w = k.load(weight, i);
+        let step = k.multiply_add(w, decay, step);
+        let step = k.multiply(step, rate);
+        let w = k.subtract(w, step);
+        k.store(weight, i, w);
+    });
+    finish(k)
+}
+
+fn moving_average(
+    k: &mut KernelBuilder,
+    average: TensorId,
+    at: Index,
+    value: Register,
+    kept: f32,
+) -> Register {
+    let before = k.load(average, at.clone());
+    let kept_factor = k.f32(kept);
+    let new_factor = k.f32(1.0 - kept);
+    let part = k.multiply(value, new_factor);
+    let after = k.multiply_add(before, kept_factor, part);
+    k.store(average, at, after);
+    after
+}
+
+fn finish(k: KernelBuilder) -> Kernel {
+    k.finish().unwrap_or_else(|error| panic!("{error}"))
+}
