@@ -5,8 +5,8 @@
 pub mod ast;
 pub mod codes;
 pub mod diagnostic;
-pub mod format;
 pub mod elaborate;
+pub mod format;
 pub mod lex;
 pub mod model;
 pub mod parse;
@@ -18,7 +18,7 @@ pub mod suggest;
 
 pub use codes::Code;
 pub use diagnostic::{Diagnostic, Severity};
-pub use format::format;
 pub use elaborate::{Checked, Compiled, Options, PlanChoice, Rejected, check_all, compile};
+pub use format::format;
 pub use parse::{Parsed, parse};
 pub use source::{FileId, Loaded, Loader, SourceFile, SourceMap, Span};

@@ -1,7 +1,7 @@
 //! Examples and the standard library elaborate; parameter counts and paths are what they should be.
 
 use dtlc_lang::render::{Colour, render_all};
-use dtlc_lang::{Compiled, Loaded, Options, PlanChoice, compile};
+use dtlc_lang::{Compiled, Loaded, Options, PlanChoice, check_all, compile};
 
 fn no_files(_: &str, _: &[&str]) -> Loaded {
     Loaded::Missing
@@ -17,6 +17,50 @@ fn compiled(path: &str, plan: PlanChoice) -> Compiled {
     match compile(&no_files, path, &read(path), &options) {
         Ok(compiled) => compiled,
         Err(rejected) => panic!("{}", render_all(&rejected.diagnostics, &rejected.sources, Colour::Never)),
+    }
+}
+
+const EXAMPLES: [&str; 7] = [
+    "examples/bytes.dtl",
+    "examples/gpt2.dtl",
+    "examples/bert.dtl",
+    "examples/llama3.dtl",
+    "examples/golden/llama.dtl",
+    "examples/golden/gpt2.dtl",
+    "examples/papers/zero.dtl",
+];
+
+#[test]
+fn examples_check_under_every_plan() {
+    for path in EXAMPLES {
+        let checked = check_all(&no_files, path, &read(path));
+        let report = render_all(&checked.diagnostics, &checked.sources, Colour::Never);
+        assert!(checked.diagnostics.is_empty(), "{path}\n{report}");
+        assert!(!checked.plans.is_empty(), "{path}");
+    }
+}
+
+#[test]
+fn library_checks_by_itself() {
+    for (name, text) in dtlc_lang::elaborate::STDLIB {
+        let checked = check_all(&no_files, &format!("stdlib/{name}.dtl"), text.as_bytes());
+        let report = render_all(&checked.diagnostics, &checked.sources, Colour::Never);
+        assert!(checked.diagnostics.is_empty(), "{name}\n{report}");
+    }
+}
+
+#[test]
+fn parameter_counts_are_exact() {
+    let counts = [
+        ("examples/llama3.dtl", "b8_one", 8_030_261_248),
+        ("examples/llama3.dtl", "b70_tp8", 70_553_706_496),
+        ("examples/llama3.dtl", "b405_tp8_dp2048", 405_853_388_800),
+        ("examples/gpt2.dtl", "one", 124_439_808),
+        ("examples/papers/zero.dtl", "stage0", 7_500_029_952),
+    ];
+    for (path, plan, count) in counts {
+        let compiled = compiled(path, PlanChoice::Named(plan.to_owned()));
+        assert_eq!(compiled.model.parameter_count(), Some(count), "{path} {plan}");
     }
 }
 

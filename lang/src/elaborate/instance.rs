@@ -88,6 +88,7 @@ impl<'p> Elaborator<'p> {
             params: IndexMap::new(),
             layers: IndexMap::new(),
             functions: Vec::new(),
+            states: Vec::new(),
         });
         self.hypers(id, blueprint, given);
         self.members(id, blueprint.kind, blueprint.members);
@@ -241,8 +242,7 @@ impl<'p> Elaborator<'p> {
                 Member::State(state) if kind != ItemKind::Optimizer => {
                     self.misplaced(kind, "state", state.span)
                 }
-                // The optimizer's own elaboration reads them.
-                Member::State(_) => {}
+                Member::State(state) => self.instances[id].states.push(state),
                 Member::If(choice) => {
                     if let Some(members) = self.chosen_members(id, choice) {
                         self.members(id, kind, members);

@@ -171,6 +171,8 @@ pub(super) struct Instance<'p> {
     pub layers: IndexMap<String, SubLayer>,
     /// The functions it has under these hyper-parameters.
     pub functions: Vec<&'p ast::Function>,
+    /// The states it has: of an optimizer.
+    pub states: Vec<&'p ast::State>,
 }
 
 impl<'p> Instance<'p> {

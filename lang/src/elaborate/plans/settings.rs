@@ -1,0 +1,196 @@
+//! `batch`, `precision` and `memory` of a plan.
+
+use super::Resolver;
+use crate::ast::{MemoryLimit, PlanValue, PlanValueKind, Setting, SettingsItem};
+use crate::codes::Code;
+use crate::diagnostic::Diagnostic;
+use crate::model::Element;
+use crate::plan::{Batch, Limit, Plan, Precision, Role, Rule};
+use crate::source::Span;
+use crate::suggest::did_you_mean;
+
+/// The value of an integer setting, where it is one.
+pub(super) fn integer_setting(settings: &[Setting], name: &str) -> Option<u64> {
+    settings.iter().find(|setting| setting.name.name == name).and_then(|setting| match setting.value.kind {
+        PlanValueKind::Integer(value) if value > 0 => Some(value),
+        _ => None,
+    })
+}
+
+impl Resolver<'_> {
+    /// Reports settings of unknown names and those that stand twice or are narrowed.
+    fn check_names(&mut self, settings: &[Setting], known: &[&str]) {
+        for (index, setting) in settings.iter().enumerate() {
+            let name = &setting.name.name;
+            if let Some(kind) = setting.on.first() {
+                self.diagnostics.push(
+                    Diagnostic::error(Code::InvalidSetting, format!("`{name}` can't be narrowed"))
+                        .label(kind.span, "only an optimizer's `decay` is for kinds of parameter"),
+                );
+            }
+            if let Some(first) = settings[..index].iter().find(|it| it.name.name == *name) {
+                self.diagnostics.push(
+                    Diagnostic::error(Code::DuplicateEntry, format!("`{name}` is set twice"))
+                        .label(setting.span, "set again")
+                        .label(first.span, "first set here"),
+                );
+            }
+            if !known.contains(&name.as_str()) {
+                let mut diagnostic =
+                    Diagnostic::error(Code::InvalidSetting, format!("no setting `{name}` here"))
+                        .label(setting.name.span, "unknown")
+                        .note(format!("settings: {}", known.join(", ")));
+                if let Some(near) = did_you_mean(name, known.iter().copied()) {
+                    diagnostic = diagnostic.hint_edit(near, setting.name.span, near);
+                }
+                self.diagnostics.push(diagnostic);
+            }
+        }
+    }
+
+    pub(super) fn batch(&mut self, item: &SettingsItem) -> Option<Batch> {
+        self.check_names(&item.settings, &["seq", "global", "micro"]);
+        for setting in &item.settings {
+            if !matches!(setting.value.kind, PlanValueKind::Integer(1..) | PlanValueKind::Error) {
+                self.diagnostics.push(
+                    Diagnostic::error(
+                        Code::InvalidSetting,
+                        format!("`{}` is a positive integer", setting.name.name),
+                    )
+                    .label(setting.value.span, "not one")
+                    .hint("batch { seq 2048, global 64, micro 2 }"),
+                );
+            }
+        }
+        let size = |dim| self.model.dims[dim].size;
+        let sequence = self.overrides.get("seq").or_else(|| integer_setting(&item.settings, "seq"));
+        let sequence = self.model.sequence.map(size).or(sequence).unwrap_or(1);
+        let Some(global) = self.overrides.get("global").or_else(|| integer_setting(&item.settings, "global"))
+        else {
+            self.diagnostics.push(
+                Diagnostic::error(Code::InvalidBatch, "a batch has a number of sequences")
+                    .label(item.span, "`global` is missing")
+                    .hint("batch { seq 2048, global 64 }"),
+            );
+            return None;
+        };
+        // A size given by name on the command line counts for more than the plan's.
+        let global = self.model.batch.map_or(global, size);
+        let micro = self.overrides.get("micro").or_else(|| integer_setting(&item.settings, "micro"));
+        Some(Batch { sequence, global, micro, span: item.span })
+    }
+
+    /// Whether the batch comes out even over ranks and micro-batches.
+    pub(super) fn check_batch(&mut self, plan: &Plan) {
+        let (Some(batch), Some(dim)) = (&plan.batch, self.model.batch) else { return };
+        let mut ranks = 1u64;
+        let mut place: Option<Span> = None;
+        for rule in plan.steps.iter().flat_map(|step| &step.rules) {
+            if let Rule::Place { roles, dim: placed, axes, at, span, .. } = rule {
+                let acts = roles.is_empty() || roles.contains(&Role::Acts);
+                if acts && *placed == dim && at.is_empty() {
+                    ranks = axes.iter().fold(ranks, |total, axis| total.saturating_mul(self.axis_size(axis)));
+                    place = Some(*span);
+                }
+            }
+        }
+        let micro = batch.micro.unwrap_or(1);
+        let unit = ranks.saturating_mul(micro);
+        if batch.global % unit == 0 {
+            return;
+        }
+        let title =
+            format!("{} sequences do not come out over {ranks} ranks, {micro} at a time", batch.global);
+        let next = (batch.global / unit + 1).saturating_mul(unit);
+        let mut diagnostic = Diagnostic::error(Code::InvalidBatch, title)
+            .label(batch.span, format!("{} is no multiple of {ranks} · {micro}", batch.global))
+            .why("each rank works on equally many sequences, in equal micro-batches")
+            .hint(format!("global {next}"));
+        if let Some(place) = place {
+            diagnostic = diagnostic.label(place, format!("over {ranks} ranks"));
+        }
+        self.diagnostics.push(diagnostic);
+    }
+
+    pub(super) fn precision(&mut self, item: &SettingsItem) -> Precision {
+        self.check_names(&item.settings, &["compute", "params", "grads", "master", "reduce"]);
+        let mut precision = Precision::default();
+        let mut master = None;
+        for setting in &item.settings {
+            let Some(element) = self.float_format(&setting.value) else { continue };
+            match setting.name.name.as_str() {
+                "compute" => precision.compute = element,
+                "params" => precision.params = element,
+                "grads" => precision.grads = element,
+                "reduce" => precision.reduce = element,
+                "master" => master = Some(element),
+                // Reported above.
+                _ => {}
+            }
+        }
+        precision.master = master.unwrap_or(precision.params);
+        precision
+    }
+
+    fn float_format(&mut self, value: &PlanValue) -> Option<Element> {
+        let name = match &value.kind {
+            PlanValueKind::Name(name) => name.name.as_str(),
+            PlanValueKind::Error => return None,
+            _ => "",
+        };
+        match name {
+            "f32" => Some(Element::F32),
+            "bf16" => Some(Element::Bf16),
+            _ => {
+                let later = matches!(name, "f16" | "fp16" | "fp8" | "f8" | "e4m3" | "e5m2");
+                let code = if later { Code::NotSupported } else { Code::InvalidSetting };
+                let mut diagnostic = Diagnostic::error(code, "not a number format of this version")
+                    .label(value.span, "expected `f32` or `bf16`");
+                if let Some(near) = did_you_mean(name, ["f32", "bf16"]) {
+                    diagnostic = diagnostic.hint_edit(near, value.span, near);
+                }
+                self.diagnostics.push(diagnostic);
+                None
+            }
+        }
+    }
+
+    pub(super) fn memory(&mut self, item: &MemoryLimit) -> Option<Limit> {
+        self.bytes(&item.amount).map(|bytes| Limit { bytes, span: item.span })
+    }
+
+    /// An amount of memory in bytes; a number without a unit is bytes.
+    pub(super) fn bytes(&mut self, value: &PlanValue) -> Option<u64> {
+        let bytes = match &value.kind {
+            PlanValueKind::Integer(bytes) => Some(*bytes as f64),
+            PlanValueKind::Quantity { number, unit } => unit_bytes(&unit.name).map(|unit| number * unit),
+            PlanValueKind::Error => return None,
+            _ => None,
+        };
+        // Above 2^63 the conversion would round to a number that means nothing.
+        let bytes = bytes.filter(|bytes| (0.0..9.2e18).contains(bytes)).map(|bytes| bytes as u64);
+        if bytes.is_none() {
+            self.diagnostics.push(
+                Diagnostic::error(Code::InvalidSetting, "not an amount of memory")
+                    .label(value.span, "expected a number and a unit")
+                    .hint("80 GB or 74.5 GiB"),
+            );
+        }
+        bytes
+    }
+}
+
+fn unit_bytes(unit: &str) -> Option<f64> {
+    Some(match unit {
+        "B" => 1.0,
+        "kB" | "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        "TB" => 1e12,
+        "kiB" | "KiB" => 1024.0,
+        "MiB" => 1_048_576.0,
+        "GiB" => 1_073_741_824.0,
+        "TiB" => 1_099_511_627_776.0,
+        _ => return None,
+    })
+}
