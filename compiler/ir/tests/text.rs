@@ -1,10 +1,12 @@
 //! The text of a program reads back as the same program.
 
+mod numbers;
 mod random;
 
 use dtlc_ir::text::{canonical, parse, print, print_around, print_step};
 use dtlc_ir::verify::{instructions, scheduled, sharded, structure};
-use random::{Numbers, random_program};
+use numbers::Numbers;
+use random::random_program;
 
 const EVERY_OP: &str = include_str!("samples/every_op.ir");
 

@@ -5,15 +5,15 @@ use crate::program::{Program, Region, Value};
 use crate::types::{Partial, ReduceOp, Type};
 use cranelift_entity::EntitySet;
 
-/// The partial axes that the single result of `op` has from its arguments.
+/// The partial axes that a result of `op`, of the element type of `result`, has from its arguments.
 ///
 /// `zero` says which arguments are zero everywhere.
 ///
 /// # Errors
 /// Where an argument is partial and the operation isn't linear in it.
-pub(super) fn passed(op: &Op, args: &[&Type], zero: &[bool]) -> Result<Vec<Partial>, String> {
+pub(super) fn passed(op: &Op, args: &[&Type], result: &Type, zero: &[bool]) -> Result<Vec<Partial>, String> {
     match op {
-        Op::Map(op) => map(*op, args, zero),
+        Op::Map(op) => map(*op, args, result, zero),
         Op::Reduce { op, dims: _ } => only(args, &[0], |partial| partial.op == *op),
         Op::Dot => factor(args),
         // The same elements in another shape.
@@ -116,11 +116,11 @@ fn all_alike(terms: &[&Type], zero: &[bool]) -> Result<Vec<Partial>, String> {
     Ok(first)
 }
 
-fn map(op: ScalarOp, args: &[&Type], zero: &[bool]) -> Result<Vec<Partial>, String> {
+fn map(op: ScalarOp, args: &[&Type], result: &Type, zero: &[bool]) -> Result<Vec<Partial>, String> {
     use ScalarOp::*;
     match op {
         Neg => only(args, &[0], is_sum),
-        Cast if args[0].dtype.is_float() => only(args, &[0], |_| true),
+        Cast if args[0].dtype.is_float() && result.dtype.is_float() => only(args, &[0], |_| true),
         Mul => factor(args),
         Div => only(args, &[0], is_sum),
         Add | Sub => {

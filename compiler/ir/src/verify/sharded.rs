@@ -97,7 +97,7 @@ impl<'a> Rules<'a> {
     /// An operation that each rank runs by itself.
     fn local(&self, inst: &Inst, args: &[&Type], results: &[&Type]) -> Result<(), String> {
         let zero: Vec<bool> = inst.args.iter().map(|&arg| self.zeros.contains(arg)).collect();
-        let passed = partial::passed(&inst.op, args, &zero)?;
+        let passed = partial::passed(&inst.op, args, results[0], &zero)?;
         let born = placement::born(self.program, &inst.op, args, results)?;
         if inst.results.iter().all(|&result| self.zeros.contains(result) && self.is_sum(result)) {
             // Zeros are right under every placement: nothing is the sum of nothings.

@@ -1,37 +1,8 @@
 //! Random programs with every operation and every table entry. They mean nothing; only their text does.
 
+use super::numbers::Numbers;
 use cranelift_entity::EntityRef;
 use dtlc_ir::*;
-
-/// A small deterministic generator of pseudo-random numbers (SplitMix64).
-pub struct Numbers(u64);
-
-impl Numbers {
-    pub fn new(seed: u64) -> Numbers {
-        Numbers(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub fn chance(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
-
-    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())].clone()
-    }
-}
 
 pub fn random_program(seed: u64) -> Program {
     let mut make = Make { numbers: Numbers::new(seed), program: Program::new("p"), visible: Vec::new() };
