@@ -10,7 +10,7 @@ use pest::error::InputLocation;
 use pest::iterators::Pair;
 
 use super::grammar::{DtlParser, Rule};
-use super::message;
+use super::{MAX_ERRORS, message};
 use crate::ast::{
     Block, Docs, Expr, ExprKind, Function, Item, Layer, Member, MemberBranch, MemberIf, Model, Optimizer,
     Plan, Statement,
@@ -449,6 +449,9 @@ impl<'a> Pieces<'a> {
 
     /// Parses one piece at the cursor and steps over it; reports an error and moves to the token at fault.
     fn piece(&mut self, rule: Rule) -> Option<Pair<'a, Rule>> {
+        if self.diagnostics.borrow().len() > MAX_ERRORS {
+            return None;
+        }
         let last = self.end.checked_sub(1)?;
         self.base = self.tokens.get(self.cursor)?.start as usize;
         let file: &'a SourceFile = self.file;

@@ -2,6 +2,7 @@
 
 mod errors;
 mod format;
+mod limits;
 mod mutate;
 mod support;
 mod trees;
