@@ -117,12 +117,12 @@ fn subject((args, op, results): Case) -> Subject {
     };
     let args = (0..args.len())
         .map(|index| {
-            let arg = named(format!("a{index}")).unwrap();
+            let arg = named(format!("a{index}")).expect("an argument");
             let sum = named(format!("p{index}")).map(|param| (param, program.find_dim(&format!("X{index}"))));
             sum.map_or((arg, arg, None), |(param, dim)| (arg, param, dim))
         })
         .collect();
-    let results = (0..results.len()).map(|index| named(format!("r{index}")).unwrap()).collect();
+    let results = (0..results.len()).map(|index| named(format!("r{index}")).expect("a result")).collect();
     Subject { program, args, results }
 }
 

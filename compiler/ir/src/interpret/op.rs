@@ -58,12 +58,6 @@ pub(super) fn evaluate(
     arg_types: &[&Type],
     results: &[&Type],
 ) -> Result<Vec<Tensor>, String> {
-    if let Op::Attention(options) = op {
-        return Ok(attention::forward(site, options, args, arg_types, results));
-    }
-    if let Op::AttentionGradient(options) = op {
-        return Ok(attention::gradient(site, options, args, arg_types, results));
-    }
     let ty = results[0];
     let result = match op {
         Op::Constant(literal) => Tensor::filled(site.shape(ty), scalar::literal(*literal)),
@@ -97,7 +91,10 @@ pub(super) fn evaluate(
         Op::ScatterAdd { dim } => scatter_add(site, *dim, args, ty),
         Op::Random { stream, dims } => random(site, *stream, dims, args[0].data[0] as u32, ty),
         Op::StopGradient => args[0].clone(),
-        Op::Attention(_) | Op::AttentionGradient(_) => return Err("handled above".into()),
+        Op::Attention(options) => return Ok(attention::forward(site, options, args, arg_types, results)),
+        Op::AttentionGradient(options) => {
+            return Ok(attention::gradient(site, options, args, arg_types, results));
+        }
         Op::Scan(_) | Op::Fused(_) => return Err("has a region".into()),
         Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => return Err("moves data".into()),
     };

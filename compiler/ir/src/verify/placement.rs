@@ -62,18 +62,13 @@ impl Check<'_> {
             // Any part of these can be made from its coordinates.
             Op::Constant(_) | Op::Iota { .. } | Op::Random { .. } => Ok(()),
             Op::Map(_) | Op::StopGradient => self.kept(&[]),
-            Op::Reduce { op, dims } => {
+            Op::Reduce { op, dims: _ } => {
                 self.kept(&[])?;
-                dims.iter().try_for_each(|&dim| self.reduced(dim, *op, &[0]))
+                self.gone(self.args[0], *op)
             }
             Op::Dot => {
                 self.kept(&[])?;
-                let summed = self.args[0].dims.iter().filter(|&&dim| !self.results[0].has(dim));
-                summed
-                    .copied()
-                    .collect::<Vec<_>>()
-                    .into_iter()
-                    .try_for_each(|dim| self.reduced(dim, ReduceOp::Sum, &[0]))
+                self.gone(self.args[0], ReduceOp::Sum)
             }
             Op::Rename { from, to } => {
                 self.kept(&[*to])?;
@@ -87,24 +82,9 @@ impl Check<'_> {
                 self.kept(&[*into])?;
                 self.factors(self.results[0], *into, self.args[0], dims)
             }
-            Op::Slice { dim, start: _, into } => {
-                self.kept(into.as_slice())?;
-                self.whole(self.args[0], *dim)?;
-                into.iter().try_for_each(|&into| self.whole(self.results[0], into))
-            }
-            Op::Pad { dim, start: _, into } => {
-                self.kept(&[*into])?;
-                self.whole(self.results[0], *into)?;
-                dim.iter().try_for_each(|&dim| self.whole(self.args[0], dim))
-            }
-            Op::Concat { pieces, into } => {
-                self.kept(&[*into])?;
-                self.whole(self.results[0], *into)?;
-                let pieces = self.args.iter().zip(pieces);
-                pieces
-                    .flat_map(|(arg, piece)| piece.map(|piece| (arg, piece)))
-                    .try_for_each(|(arg, piece)| self.whole(arg, piece))
-            }
+            Op::Slice { dim, start: _, into } => self.cut(&[Some(*dim)], *into),
+            Op::Pad { dim, start: _, into } => self.cut(&[*dim], Some(*into)),
+            Op::Concat { pieces, into } => self.cut(pieces, Some(*into)),
             Op::Take { dim } => {
                 self.kept(&[])?;
                 let axes = self.args[0].placement.axes_of(*dim);
@@ -114,12 +94,7 @@ impl Check<'_> {
             Op::ScatterAdd { dim } => {
                 // A result sharded along `dim` keeps its own rows of what every rank adds.
                 self.kept(&[*dim])?;
-                let summed = self.args[1].dims.iter().filter(|&&dim| !self.results[0].has(dim));
-                summed
-                    .copied()
-                    .collect::<Vec<_>>()
-                    .into_iter()
-                    .try_for_each(|dim| self.reduced(dim, ReduceOp::Sum, &[0]))
+                self.gone(self.args[1], ReduceOp::Sum)
             }
             Op::Attention(attention) => self.attention(attention, &[]),
             Op::AttentionGradient(attention) => self.attention(attention, &[1, 2]),
@@ -155,6 +130,20 @@ impl Check<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What `arg` has and the result lacks is combined.
+    fn gone(&mut self, arg: &Type, op: ReduceOp) -> Result<(), String> {
+        let result = self.results[0];
+        arg.dims.iter().filter(|&&dim| !result.has(dim)).try_for_each(|&dim| self.reduced(dim, op, &[0]))
+    }
+
+    /// `pieces`, one an argument, are cut out of a dim or put together to one, `into` in the result.
+    fn cut(&self, pieces: &[Option<Dim>], into: Option<Dim>) -> Result<(), String> {
+        self.kept(into.as_slice())?;
+        into.map_or(Ok(()), |into| self.whole(self.results[0], into))?;
+        let mut pieces = self.args.iter().zip(pieces);
+        pieces.try_for_each(|(arg, piece)| piece.map_or(Ok(()), |piece| self.whole(arg, piece)))
     }
 
     /// The same axes in the same order split each of these dims.
