@@ -4,5 +4,6 @@ mod errors;
 mod format;
 mod limits;
 mod mutate;
+mod reports;
 mod support;
 mod trees;
