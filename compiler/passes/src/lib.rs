@@ -3,6 +3,7 @@
 mod accumulate;
 mod differentiate;
 mod error;
+pub mod expect;
 mod fuse;
 mod interface;
 mod lower;

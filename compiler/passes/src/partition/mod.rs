@@ -12,13 +12,16 @@
 //! Differentiation is done before and knows nothing of this; no collective is ever differentiated.
 
 mod assign;
+mod copies;
 mod error;
 mod factors;
 mod merge;
 mod mesh;
 mod pad;
+mod partial;
 mod propagate;
 mod realise;
+mod reason;
 mod request;
 mod reshard;
 mod scan;
@@ -65,10 +68,12 @@ pub fn partition(
         seed(&program, &mut assignments, step)?;
         graph.propagate(&mut assignments).map_err(|error| vec![error])?;
     }
+    let leave =
+        select::with_leave(&program, &request.leave).map_err(|unknown| vec![unknown_name(&unknown)])?;
     let owners = stores::owners(&program);
     let stores = stores::decide(&program, &assignments, &owners, &looped)?;
     let update = place_update(&program, &assignments, &stores, &owners).map_err(|error| vec![error])?;
-    let program = realise::realise(program.clone(), &assignments, &update, &stores, owners)?;
+    let program = realise::realise(program.clone(), &assignments, &update, &stores, owners, leave)?;
     Ok(Partitioned { program, left_whole: stores.whole })
 }
 
@@ -195,9 +200,12 @@ fn not_divisible(
 
 /// The error for an `at` that names nothing.
 fn unknown_path(rule: &RuleRequest, unknown: &UnknownPath) -> PlacementError {
-    let message = format!("nothing is called `{}`", unknown.path);
-    let hint = format!("there are {}", unknown.known.join(", "));
-    PlacementError::new(PlacementErrorKind::UnknownName, message).at_plan(rule.span, "named here").hint(hint)
+    unknown_name(unknown).at_plan(rule.span, "named here")
+}
+
+fn unknown_name(unknown: &UnknownPath) -> PlacementError {
+    PlacementError::new(PlacementErrorKind::UnknownName, format!("nothing is called `{}`", unknown.path))
+        .hint(format!("there are {}", unknown.known.join(", ")))
 }
 
 /// The placements of the update's arithmetic: what is decided for values in use, and the store of the

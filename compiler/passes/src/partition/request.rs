@@ -14,6 +14,8 @@ pub struct PlacementRequest {
     pub mesh: Mesh,
     /// In order; each is propagated to a fixed point before the next.
     pub steps: Vec<StepRequest>,
+    /// Paths of values that may be gathered on their way; an empty path means all.
+    pub leave: Vec<Vec<String>>,
 }
 
 /// Rules that are propagated together.
@@ -109,7 +111,12 @@ impl PlacementRequest {
             name: step.name.clone(),
             rules: step.rules.iter().map(rule).collect(),
         };
-        PlacementRequest { mesh: mesh(&plan.mesh), steps: plan.steps.iter().map(step).collect() }
+        let mut leave: Vec<Vec<String>> = Vec::new();
+        for given in &plan.leave {
+            leave.extend(given.at.iter().map(|path| path.segments.clone()));
+            leave.extend(given.at.is_empty().then(Vec::new));
+        }
+        PlacementRequest { mesh: mesh(&plan.mesh), steps: plan.steps.iter().map(step).collect(), leave }
     }
 
     /// Adds inline placements, which come before every step.

@@ -5,8 +5,8 @@
 //! after    %1: f32[S@tp, D] = reduce_scatter[sum: tp] %0
 //! ```
 //!
-//! The search goes over placements. Its moves only go towards the target, so an axis that both ends are
-//! split on is never gathered on the way (the aim of arXiv 2112.01075), unless the user gave leave.
+//! The search goes over placements. Nothing on the way is larger on a rank than the larger end, so what
+//! both ends hold split is never gathered (the aim of arXiv 2112.01075), unless the user gave leave.
 
 use super::error::{PlacementError, PlacementErrorKind};
 use dtlc_ir::{
@@ -65,7 +65,10 @@ fn plan(program: &mut Program, inst: &Inst, reason: &Reason) -> Result<Vec<Inst>
     let (source, result) = (inst.args[0], inst.results[0]);
     let target = program.ty(result).placement.clone();
     let found = search(program, program.ty(source), &target, reason.leave_to_gather);
-    let Some((_, moves)) = found else { return Err(needs_leave(program, inst, reason)) };
+    let Some((_, mut moves)) = found else { return Err(needs_leave(program, inst, reason)) };
+    if moves.is_empty() {
+        moves.push(Move { kind: None, axes: SmallVec::new(), reduce: ReduceOp::Sum, to: target });
+    }
     let mut insts: Vec<Inst> = Vec::new();
     let mut at = source;
     let last = moves.len();
@@ -110,6 +113,7 @@ fn needs_leave(program: &Program, inst: &Inst, reason: &Reason) -> PlacementErro
 fn search(program: &Program, from: &Type, target: &Placement, leave: bool) -> Option<(Cost, Vec<Move>)> {
     let mut open: Vec<(Cost, Placement, Vec<Move>)> = vec![((0, 0), from.placement.clone(), Vec::new())];
     let mut done: Vec<Placement> = Vec::new();
+    let bound = from.local_elements(program).max(from.with_placement(target.clone()).local_elements(program));
     loop {
         let best = open.iter().enumerate().min_by_key(|(_, (cost, _, _))| *cost).map(|(index, _)| index)?;
         let (spent, placement, path) = open.swap_remove(best);
@@ -120,7 +124,12 @@ fn search(program: &Program, from: &Type, target: &Placement, leave: bool) -> Op
             continue;
         }
         for step in moves(program, &placement, target, leave) {
-            if done.contains(&step.to) {
+            let held = from.with_placement(step.to.clone());
+            let is_small = leave || held.local_elements(program) <= bound;
+            if done.contains(&step.to)
+                || !is_small
+                || !divides(program, &from.with_placement(placement.clone()), &held)
+            {
                 continue;
             }
             let bytes = spent.0 + wire_bytes(program, from, &placement, &step);
@@ -135,6 +144,19 @@ fn search(program: &Program, from: &Type, target: &Placement, leave: bool) -> Op
         }
         done.push(placement);
     }
+}
+
+/// Whether a move keeps to whole elements: each dim is divided by its axes or may be padded, and the parts
+/// before and after nest, which pads can break unless one end is whole.
+fn divides(program: &Program, from: &Type, to: &Type) -> bool {
+    from.dims.iter().all(|&dim| {
+        let info = &program.dims[dim];
+        let ways = |ty: &Type| program.mesh.group_size(ty.placement.axes_of(dim));
+        let (coarse, fine) = if ways(from) < ways(to) { (from, to) } else { (to, from) };
+        let parts = ways(fine) / ways(coarse);
+        let nests = coarse.local_size(program, dim) == parts * fine.local_size(program, dim);
+        info.size.is_multiple_of(ways(fine)) || info.pad && (nests || ways(coarse) == 1)
+    })
 }
 
 /// Bytes that a rank sends for a move, in a ring.

@@ -1,6 +1,7 @@
 //! Finds the values that a rule is about: those that an `at` path names, of the rule's roles.
 
 use super::request::RuleRequest;
+use cranelift_entity::EntitySet;
 use dtlc_ir::{Program, Role, Scope, Value};
 
 /// The values a rule selects before dimensions are looked at.
@@ -24,6 +25,26 @@ pub(super) fn select(program: &Program, rule: &RuleRequest) -> Result<Vec<Value>
         selected.extend(found.into_iter().filter(wanted));
     }
     Ok(selected)
+}
+
+/// The values that may be gathered on their way.
+///
+/// # Errors
+/// The path that names nothing.
+pub(super) fn with_leave(program: &Program, paths: &[Vec<String>]) -> Result<EntitySet<Value>, UnknownPath> {
+    let mut values = EntitySet::new();
+    for path in paths {
+        let found = if path.is_empty() { program.values.keys().collect() } else { resolve(program, path) };
+        if found.is_empty() {
+            return Err(unknown(program, path));
+        }
+        values.extend(found);
+    }
+    let gradients =
+        program.values.iter().filter(|(_, info)| info.gradient_of.is_some_and(|of| values.contains(of)));
+    let gradients: Vec<Value> = gradients.map(|(value, _)| value).collect();
+    values.extend(gradients);
+    Ok(values)
 }
 
 /// Whether a rule with these roles is about values with this role.

@@ -79,7 +79,8 @@ fn gradient_shards_are_reduced_block_by_block() {
 
 #[test]
 fn hybrid_shards_are_reduced_across_groups_once() {
-    let plan = "mesh dp.outer 2, dp.inner 2\ndata: acts B -> dp\nhsdp: store opt, grads, params largest -> dp.inner";
+    let plan =
+        "mesh dp.outer 2, dp.inner 2\ndata: acts B -> dp\nhsdp: store opt, grads, params largest -> dp.inner";
     let program = check(&step(), plan);
     assert_eq!(calls(&program, "Block", "forward"), ["all_gather dp.inner"]);
     assert_eq!(calls(&program, "Block", "backward"), ["all_gather dp.inner", "reduce_scatter dp.inner"]);

@@ -148,6 +148,22 @@ pub fn llama(vocabulary: u64) -> String {
     expand(&LLAMA.replace("VOCAB", &vocabulary.to_string()))
 }
 
+/// The same with the head tied to the embedding, learned positions, and a dimension of its own for them.
+pub fn tied(vocabulary: u64) -> String {
+    let source = LLAMA
+        .replace("VOCAB", &vocabulary.to_string())
+        .replace("T = 8,", "T = 8, P = 10,")
+        .replace("    head = %head, weight, constant(0.0);\n", "    positions = %positions, weight, constant(0.0);\n")
+        .replace("%head: f32[D, V] param", "%positions: f32[P, D] param")
+        .replace("dot %yn, %head", "dot %yn, %embed")
+        .replace(
+            "%x0: f32[B, S, D] = take[V] %embed, %tokens\n",
+            "%rows: f32[B, S, D] = take[V] %embed, %tokens\n%places: f32[S, D] = slice[P from 0 -> S] %positions\n\
+             %x0: f32[B, S, D] = add %rows, %places\n",
+        );
+    expand(&source)
+}
+
 /// Gives each instruction an origin, in the instance that the last `#` line names, and the forward phase.
 pub fn expand(source: &str) -> String {
     let mut scope = "";

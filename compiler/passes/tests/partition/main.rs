@@ -3,6 +3,9 @@
 
 mod accumulation;
 mod block;
+mod contracts;
+mod errors;
 mod llama;
+mod movement;
 mod strategies;
 mod support;

@@ -1,6 +1,6 @@
 //! A Llama under the known strategies: the same numbers as on one device, and their collectives.
 
-use crate::llama::llama;
+use crate::llama::{llama, tied};
 use crate::support::{calls, check, joint, with_update};
 use dtlc_ir::Program;
 
@@ -35,15 +35,14 @@ fn sequence_parallelism_gathers_and_scatters_twice() {
     assert_eq!(calls(&program, "step", "gradient"), ["all_reduce tp"]);
 }
 
-#[test]
-fn every_strategy_computes_the_same() {
-    let step = step();
+/// Plans of every strategy, alone and together.
+fn plans() -> Vec<String> {
     let data = "data: acts B -> dp";
     let zero = |level: usize| {
         let roles = ["opt", "opt, grads", "opt, grads, params"][level - 1];
         format!("zero: store {roles} largest -> dp")
     };
-    let plans = [
+    vec![
         format!("mesh dp 2\n{data}"),
         format!("mesh dp 4\n{data}"),
         format!("mesh tp 4\n{TENSOR}"),
@@ -57,10 +56,23 @@ fn every_strategy_computes_the_same() {
         format!("mesh dp 2, tp 2\n{data}\n{TENSOR}\n{SEQUENCE}\n{}", zero(3)),
         format!("mesh dp 2, tp 4\n{data}\n{TENSOR}\n{SEQUENCE}\n{}", zero(2)),
         format!("mesh dp.outer 2, dp.inner 2\n{data}\nhsdp: store opt, grads, params largest -> dp.inner"),
-    ];
-    for plan in &plans {
+    ]
+}
+
+#[test]
+fn every_strategy_computes_the_same() {
+    let step = step();
+    plans().iter().for_each(|plan| {
         check(&step, plan);
-    }
+    });
+}
+
+#[test]
+fn tied_weights_and_positions_compute_the_same() {
+    let step = with_update(joint(&tied(16)));
+    plans().iter().for_each(|plan| {
+        check(&step, plan);
+    });
 }
 
 #[test]
