@@ -88,7 +88,7 @@ fn origin(program: &Program, inst: &Inst) -> Origin {
 
 /// The layer that a loop's body runs: the outermost instance that all its instructions stand in. None for
 /// the loop over micro-batches, whose body is the model's.
-fn layer_of(program: &Program, body: &Region) -> Option<Scope> {
+pub(crate) fn layer_of(program: &Program, body: &Region) -> Option<Scope> {
     let mut common: Option<Vec<Scope>> = None;
     scopes(program, body, &mut |path| match &mut common {
         None => common = Some(path),

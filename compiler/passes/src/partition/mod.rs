@@ -25,7 +25,7 @@ mod reason;
 mod request;
 mod reshard;
 mod scan;
-mod select;
+pub(crate) mod select;
 mod stores;
 
 pub use error::{Place, PlacementError, PlacementErrorKind};

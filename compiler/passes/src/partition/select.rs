@@ -61,7 +61,7 @@ pub(super) struct UnknownPath {
 }
 
 /// The values that a path names. The first name is a layer's, or an instance or value of the model.
-fn resolve(program: &Program, path: &[String]) -> Vec<Value> {
+pub(crate) fn resolve(program: &Program, path: &[String]) -> Vec<Value> {
     let Some((first, rest)) = path.split_first() else { return Vec::new() };
     let roots: Vec<Scope> = starts(program, first);
     if rest.is_empty() {

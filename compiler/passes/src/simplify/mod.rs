@@ -6,11 +6,11 @@
 //! until nothing changes. Constants, coordinates and broadcasts stay where they are used: to compute them
 //! again is cheaper than to read them.
 
-pub(crate) use dead::remove as remove_dead;
-
 mod dead;
 mod hoist;
 mod rules;
+
+pub(crate) use dead::remove as remove_dead;
 
 use crate::interface::seal;
 use crate::regions::substitute;

@@ -5,10 +5,13 @@ use dtlc_ir::{
     AxisInfo, Builder, DType, Dim, Initializer, Mesh, Output, Phase, Program, ReduceOp, Role, ScalarOp,
     State, StateKind, Value, text, verify,
 };
+use dtlc_lang::plan::{Path, Policy, Remat};
+use dtlc_lang::{FileId, Span};
 use dtlc_passes::partition::{
     PlacementError, PlacementRequest, RuleKind, RuleRequest, StepRequest, merge_collectives, partition,
     plan_reshards,
 };
+use dtlc_passes::rematerialise;
 use dtlc_passes::report::{CollectiveUse, collectives};
 use dtlc_passes::{Gradients, differentiate, simplify};
 
@@ -105,9 +108,21 @@ pub fn check(program: &Program, plan: &str) -> Program {
     compare(program, &sharded, plan, "sharded");
     plan_reshards(&mut sharded).unwrap_or_else(|errors| panic!("{plan}: {errors:#?}"));
     compare(program, &sharded, plan, "planned");
+    for policy in [Policy::None, Policy::Full, Policy::Save(vec![path(&["Block", "h"])])] {
+        let mut other = sharded.clone();
+        let span = Span::new(FileId::from_u32(0), 0, 0);
+        rematerialise(&mut other, &[Remat { layer: path(&["Block"]), policy: policy.clone(), span }]);
+        merge_collectives(&mut other);
+        compare(program, &other, plan, &format!("rematerialised under {policy:?}"));
+    }
     merge_collectives(&mut sharded);
     compare(program, &sharded, plan, "merged");
     sharded
+}
+
+fn path(segments: &[&str]) -> Path {
+    let segments = segments.iter().map(|segment| segment.to_string()).collect();
+    Path { segments, span: Span::new(FileId::from_u32(0), 0, 0) }
 }
 
 fn compare(joint: &Program, sharded: &Program, plan: &str, stage: &str) {

@@ -1,0 +1,363 @@
+//! Rematerialisation, on a `sharded` program with planned collectives: decides for each layer stack what the
+//! forward scan keeps for the backward scan, and lets the backward scan compute the rest again.
+//!
+//! ```text
+//! before:  forward scan yields stacks (%x, %h, %s)    after:  forward scan yields stacks (%x, %h)
+//!          backward scan reads    (%x, %h, %s)                backward scan: %s' = sigmoid %h recompute
+//! ```
+//!
+//! It acts on values and after partitioning, so that the cost of collectives that would be repeated is
+//! known. Without a rule a layer keeps what is costly to compute; `full` keeps a layer's input only;
+//! `save a, b` its input and these values. A parameter is never kept: the backward scan reads (and
+//! gathers) it anew. Nothing outside of scans is touched.
+
+use crate::partition::select::resolve;
+use crate::regions::substitute;
+use crate::report::layer_of;
+use crate::simplify::remove_dead;
+use crate::uses::for_each_use;
+use dtlc_ir::{Inst, Op, Phase, Program, Region, Scan, ScanOutput, Type, Value};
+use dtlc_lang::plan::{Policy, Remat};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+/// Applies a plan's rules to every pair of a forward scan and the backward scan that reads what it keeps.
+pub fn rematerialise(program: &mut Program, rules: &[Remat]) {
+    let mut main = std::mem::take(&mut program.main);
+    in_region(program, rules, &mut main);
+    program.main = main;
+    remove_dead(program);
+}
+
+fn in_region(program: &mut Program, rules: &[Remat], region: &mut Region) {
+    for index in 0..region.insts.len() {
+        if let Op::Scan(scan) = &mut region.insts[index].op {
+            in_region(program, rules, &mut scan.body);
+        }
+    }
+    for forward in 0..region.insts.len() {
+        for backward in forward + 1..region.insts.len() {
+            in_pair(program, rules, region, forward, backward);
+        }
+    }
+}
+
+/// Something that the forward scan keeps for the backward scan.
+struct Residual {
+    /// The value in the forward scan's body.
+    made: Value,
+    /// Its slice in the backward scan's body.
+    read: Value,
+}
+
+fn in_pair(program: &mut Program, rules: &[Remat], region: &mut Region, forward: usize, backward: usize) {
+    let Some(residuals) = residuals(region, forward, backward) else { return };
+    let Op::Scan(from) = region.insts[forward].op.clone() else { return };
+    let kept = kept(program, rules, &from, &residuals);
+    let dropped: Vec<&Residual> =
+        residuals.iter().filter(|residual| !kept.contains(&residual.made)).collect();
+    if dropped.is_empty() {
+        return;
+    }
+    let known = residuals.iter().filter(|residual| kept.contains(&residual.made));
+    let mut copies: FxHashMap<Value, Value> = known.map(|residual| (residual.made, residual.read)).collect();
+    copies.extend(shared_slices(&region.insts[forward], &region.insts[backward]));
+    let mut replay = Replay {
+        program,
+        forward: &from,
+        definition: definitions(&from.body),
+        copies,
+        insts: Vec::new(),
+        missing: Vec::new(),
+    };
+    let replacements: FxHashMap<Value, Value> =
+        dropped.iter().map(|residual| (residual.read, replay.copy(residual.made))).collect();
+    let Replay { insts, missing, .. } = replay;
+    supply(program, region, forward, backward, &missing);
+    if let Op::Scan(scan) = &mut region.insts[backward].op {
+        substitute(&mut scan.body, &replacements);
+        scan.body.insts.splice(0..0, insts);
+        share_movement(program, &mut scan.body);
+    }
+}
+
+/// What the one scan keeps for the other; none if they are no such pair.
+fn residuals(region: &Region, forward: usize, backward: usize) -> Option<Vec<Residual>> {
+    let (first, second) = (&region.insts[forward], &region.insts[backward]);
+    let (Op::Scan(from), Op::Scan(to)) = (&first.op, &second.op) else { return None };
+    if from.dim != to.dim || from.reverse == to.reverse || first.phase != Phase::Forward {
+        return None;
+    }
+    let mut found = Vec::new();
+    for stack in 0..to.stacks {
+        let arg = second.args[to.carries + stack];
+        let Some(result) = first.results[from.carries..].iter().position(|&result| result == arg) else {
+            continue;
+        };
+        let read = to.body.params[to.carries + stack];
+        found.push(Residual { made: from.body.yields[from.carries + result], read });
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+/// Slices of stacks that both scans read: the forward body's with the backward body's.
+fn shared_slices(forward: &Inst, backward: &Inst) -> Vec<(Value, Value)> {
+    let (Op::Scan(from), Op::Scan(to)) = (&forward.op, &backward.op) else { return Vec::new() };
+    let slices = |scan: &Scan| scan.carries..scan.carries + scan.stacks;
+    let twin = |position: usize| {
+        let other = slices(to).find(|&other| backward.args[other] == forward.args[position])?;
+        Some((from.body.params[position], to.body.params[other]))
+    };
+    slices(from).filter_map(twin).collect()
+}
+
+fn definitions(body: &Region) -> FxHashMap<Value, usize> {
+    let of = |(index, inst): (usize, &Inst)| {
+        inst.results.iter().map(move |&result| (result, index)).collect::<Vec<_>>()
+    };
+    body.insts.iter().enumerate().flat_map(of).collect()
+}
+
+/// The values of the forward body that stay kept.
+fn kept(program: &Program, rules: &[Remat], forward: &Scan, residuals: &[Residual]) -> FxHashSet<Value> {
+    let layer = layer_of(program, &forward.body);
+    let is_meant = |rule: &&Remat| match (rule.layer.segments.as_slice(), layer) {
+        ([name], Some(scope)) => {
+            program.scopes[scope].layer == *name || program.scopes[scope].instance == *name
+        }
+        _ => false,
+    };
+    let definition = definitions(&forward.body);
+    let carries: FxHashSet<Value> = forward.body.params[..forward.carries].iter().copied().collect();
+    let mut kept: FxHashSet<Value> = FxHashSet::default();
+    match rules.iter().rev().find(is_meant).map(|rule| &rule.policy) {
+        None | Some(Policy::None) => {
+            let mut sorted: Vec<Value> = residuals.iter().map(|residual| residual.made).collect();
+            sorted.sort_by_key(|value| definition.get(value).copied());
+            for value in sorted {
+                let slice = forward.body.params[forward.carries..].contains(&value);
+                if !slice && !follows(forward, &definition, &kept, value) {
+                    kept.insert(value);
+                }
+            }
+        }
+        Some(Policy::Full) => {
+            kept.extend(residuals.iter().map(|residual| residual.made).filter(|made| carries.contains(made)))
+        }
+        Some(Policy::Save(paths)) => {
+            let named: FxHashSet<Value> =
+                paths.iter().flat_map(|path| resolve(program, &path.segments)).collect();
+            for residual in residuals {
+                if carries.contains(&residual.made) || is_named(forward, &definition, &named, residual.made) {
+                    kept.insert(residual.made);
+                }
+            }
+        }
+    }
+    kept
+}
+
+/// Whether a value is cheap to compute from kept values, slices of stacks, and what lies outside.
+fn follows(
+    forward: &Scan,
+    definition: &FxHashMap<Value, usize>,
+    kept: &FxHashSet<Value>,
+    value: Value,
+) -> bool {
+    if kept.contains(&value) {
+        return true;
+    }
+    match definition.get(&value) {
+        None => !forward.body.params[..forward.carries].contains(&value),
+        Some(&index) => {
+            let inst = &forward.body.insts[index];
+            is_light(&inst.op) && inst.args.iter().all(|&arg| follows(forward, definition, kept, arg))
+        }
+    }
+}
+
+/// Elementwise work and movement within a rank.
+fn is_light(op: &Op) -> bool {
+    match op {
+        Op::Constant(_) | Op::Iota { .. } | Op::Map(_) | Op::Rename { .. } | Op::Split { .. } => true,
+        Op::Merge { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Concat { .. } | Op::Random { .. } => true,
+        Op::StopGradient | Op::LocalSlice => true,
+        Op::Reduce { .. } | Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::Attention(_) => false,
+        Op::AttentionGradient(_) | Op::Scan(_) | Op::Reshard(_) | Op::Collective(_) | Op::Fused(_) => false,
+    }
+}
+
+/// Whether a value, or what was moved or converted to make it, is one of the named ones.
+fn is_named(
+    forward: &Scan,
+    definition: &FxHashMap<Value, usize>,
+    named: &FxHashSet<Value>,
+    value: Value,
+) -> bool {
+    if named.contains(&value) {
+        return true;
+    }
+    let Some(&index) = definition.get(&value) else { return false };
+    let inst = &forward.body.insts[index];
+    let moves = matches!(inst.op, Op::Collective(_) | Op::LocalSlice | Op::Reshard(_));
+    let number = inst.results.iter().position(|&result| result == value).unwrap_or(0);
+    moves && is_named(forward, definition, named, inst.args[number])
+}
+
+/// Copies forward work into the backward body.
+struct Replay<'a> {
+    program: &'a mut Program,
+    forward: &'a Scan,
+    definition: FxHashMap<Value, usize>,
+    /// What stands for values of the forward body.
+    copies: FxHashMap<Value, Value>,
+    insts: Vec<Inst>,
+    /// Parameters of the forward body that the backward body needs too, with what stands for them.
+    missing: Vec<(Value, Value)>,
+}
+
+impl Replay<'_> {
+    fn copy(&mut self, value: Value) -> Value {
+        if let Some(&copy) = self.copies.get(&value) {
+            return copy;
+        }
+        if self.forward.body.params.contains(&value) {
+            let copy = self.twin(value);
+            self.missing.push((value, copy));
+            return copy;
+        }
+        let Some(&index) = self.definition.get(&value) else { return value };
+        let mut inst = self.forward.body.insts[index].clone();
+        let mut replaced: FxHashMap<Value, Value> = FxHashMap::default();
+        for_each_use(&inst, &mut |used| {
+            replaced.insert(used, used);
+        });
+        let mut used: Vec<Value> = replaced.keys().copied().collect();
+        used.sort_unstable();
+        for used in used {
+            replaced.insert(used, self.copy(used));
+        }
+        let region = Region { params: Vec::new(), insts: vec![inst], yields: Vec::new() };
+        inst = self.fresh(region, replaced);
+        inst.phase = Phase::Recompute;
+        let originals = self.forward.body.insts[index].results.clone();
+        for (&original, &copy) in originals.iter().zip(&inst.results) {
+            self.copies.insert(original, copy);
+        }
+        self.insts.push(inst);
+        self.copies[&value]
+    }
+
+    fn twin(&mut self, value: Value) -> Value {
+        let info = self.program.values[value].clone();
+        let copy = self.program.values.push(info);
+        self.copies.insert(value, copy);
+        copy
+    }
+
+    /// The one instruction of a region with new results, its own regions included.
+    fn fresh(&mut self, mut region: Region, mut replaced: FxHashMap<Value, Value>) -> Inst {
+        rename_definitions(self.program, &mut region, &mut replaced);
+        substitute(&mut region, &replaced);
+        region.insts.remove(0)
+    }
+}
+
+/// Gives everything that a region defines a new value.
+fn rename_definitions(program: &mut Program, region: &mut Region, renamed: &mut FxHashMap<Value, Value>) {
+    let mut rename = |program: &mut Program, value: &mut Value| {
+        let info = program.values[*value].clone();
+        let fresh = program.values.push(info);
+        renamed.insert(*value, fresh);
+        *value = fresh;
+    };
+    region.params.iter_mut().for_each(|param| rename(program, param));
+    for inst in &mut region.insts {
+        inst.results.iter_mut().for_each(|result| rename(program, result));
+    }
+    for inst in &mut region.insts {
+        inst.phase = Phase::Recompute;
+        if let Some(inside) = inst.op.region_mut() {
+            rename_definitions(program, inside, renamed);
+        }
+    }
+}
+
+/// Gives the backward scan what it needs of the forward body's parameters: stacks as arguments, carries as
+/// further outputs of the forward scan.
+fn supply(
+    program: &mut Program,
+    region: &mut Region,
+    forward: usize,
+    backward: usize,
+    missing: &[(Value, Value)],
+) {
+    for &(param, copy) in missing {
+        let stack = match &region.insts[forward] {
+            Inst { op: Op::Scan(scan), args, .. } => {
+                let position = scan.body.params.iter().position(|&other| other == param).unwrap_or(0);
+                if position >= scan.carries {
+                    args[position]
+                } else {
+                    keep(program, &mut region.insts[forward], param)
+                }
+            }
+            _ => continue,
+        };
+        let inst = &mut region.insts[backward];
+        if let Op::Scan(scan) = &mut inst.op {
+            let at = scan.carries + scan.stacks;
+            inst.args.insert(at, stack);
+            scan.body.params.insert(at, copy);
+            scan.stacks += 1;
+        }
+    }
+}
+
+/// Adds a stacked output to a scan.
+fn keep(program: &mut Program, inst: &mut Inst, value: Value) -> Value {
+    let Op::Scan(scan) = &mut inst.op else { return value };
+    let mut info = program.values[value].clone();
+    info.ty =
+        Type { dims: std::iter::once(scan.dim).chain(info.ty.dims).collect::<SmallVec<_>>(), ..info.ty };
+    let stack = program.values.push(info);
+    scan.body.yields.push(value);
+    scan.outputs.push(ScanOutput::Stack);
+    inst.results.push(stack);
+    stack
+}
+
+/// Lets equal movements of the same value be one: what is computed again may gather a parameter that the
+/// backward body gathers anyway.
+fn share_movement(program: &Program, body: &mut Region) {
+    let mut replaced: FxHashMap<Value, Value> = FxHashMap::default();
+    let mut seen: Vec<Inst> = Vec::new();
+    let key = |op: &Op| match op {
+        Op::Collective(collective) => {
+            Some((Some((collective.kind, collective.axes.clone())), collective.reduce))
+        }
+        Op::LocalSlice => Some((None, dtlc_ir::ReduceOp::Sum)),
+        _ => None,
+    };
+    body.insts.retain(|inst| {
+        if key(&inst.op).is_none() || inst.args.len() != 1 {
+            return true;
+        }
+        let same = |other: &&Inst| {
+            key(&other.op) == key(&inst.op)
+                && other.args == inst.args
+                && program.ty(other.results[0]) == program.ty(inst.results[0])
+        };
+        match seen.iter().find(same) {
+            Some(other) => {
+                replaced.insert(inst.results[0], other.results[0]);
+                false
+            }
+            None => {
+                seen.push(inst.clone());
+                true
+            }
+        }
+    });
+    substitute(body, &replaced);
+}
