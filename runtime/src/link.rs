@@ -3,18 +3,16 @@
 //!
 //! After linking, running a step allocates nothing and looks nothing up.
 
-use std::sync::Arc;
-
 use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 use half::bf16;
 
 use crate::code::{KernelFunction, LoadedCode};
-use crate::collectives::{Group, Seat};
+use crate::collectives::groups::Groups;
 use crate::error::Result;
 use crate::memory::RankMemory;
 use crate::program::{
-    Affine, AxisId, BufferRef, Collective, CollectiveKind, DType, Instruction, KernelCall, LocationId,
-    LoopOrder, Operation, Program, Space, Strides, Transfer, Variable,
+    Affine, AttentionBackwardCall, AttentionCall, BufferRef, Collective, CollectiveKind, DType, Instruction,
+    KernelCall, LocationId, LoopOrder, Operation, Program, Space, Strides, Transfer, Variable,
 };
 
 /// An address that moves with loop indices.
@@ -145,103 +143,6 @@ pub enum LinkedOperation {
     Collective(LinkedCollective),
 }
 
-/// The groups of ranks for each list of axes that the program's collectives use.
-#[derive(Debug, Default)]
-pub struct Groups {
-    /// Axes, most tensors a call, and the groups, each at its ranks' position of the other axes.
-    families: Vec<Family>,
-}
-
-#[derive(Debug)]
-struct Family {
-    axes: Vec<AxisId>,
-    tensors: usize,
-    /// The group of each rank.
-    of_rank: Vec<Arc<Group>>,
-}
-
-impl Groups {
-    /// Makes the groups for a program.
-    #[must_use]
-    pub fn new(program: &Program) -> Self {
-        let mut groups = Self::default();
-        groups.collect(&program.instructions);
-        for family in &mut groups.families {
-            family.of_rank = family_groups(program, &family.axes, family.tensors);
-        }
-        groups
-    }
-
-    fn collect(&mut self, body: &[Instruction]) {
-        for instruction in body {
-            match &instruction.operation {
-                Operation::Loop(nested) => self.collect(&nested.body),
-                Operation::Collective(collective) => self.note(collective),
-                Operation::Kernel(_)
-                | Operation::Matmul { .. }
-                | Operation::Attention(_)
-                | Operation::AttentionBackward(_)
-                | Operation::Take { .. }
-                | Operation::ScatterAdd { .. }
-                | Operation::Copy { .. }
-                | Operation::Fill { .. } => {}
-            }
-        }
-    }
-
-    fn note(&mut self, collective: &Collective) {
-        let tensors = collective.tensors.len();
-        match self.families.iter_mut().find(|family| family.axes == collective.axes) {
-            Some(family) => family.tensors = family.tensors.max(tensors),
-            None => {
-                self.families.push(Family { axes: collective.axes.clone(), tensors, of_rank: Vec::new() })
-            }
-        }
-    }
-
-    fn family(&self, axes: &[AxisId]) -> usize {
-        self.families.iter().position(|family| family.axes == axes).unwrap_or(0)
-    }
-
-    /// The seats of a rank, one in a group of each family.
-    #[must_use]
-    pub fn seats(&self, program: &Program, rank: usize) -> Vec<Seat> {
-        let coordinates = program.mesh.coordinates(rank as u64);
-        let seat = |family: &Family| {
-            let index = program.mesh.group_index(&family.axes, &coordinates);
-            Seat::new(Arc::clone(&family.of_rank[rank]), index as usize)
-        };
-        self.families.iter().map(seat).collect()
-    }
-}
-
-/// For each rank the group over `axes` that it is in; ranks stand in it by their index.
-fn family_groups(program: &Program, axes: &[AxisId], tensors: usize) -> Vec<Arc<Group>> {
-    let mesh = &program.mesh;
-    let size = mesh.group_size(axes);
-    let mut of_rank: Vec<Option<Arc<Group>>> = vec![None; mesh.ranks() as usize];
-    for rank in 0..mesh.ranks() {
-        if of_rank[rank as usize].is_some() {
-            continue;
-        }
-        let mut members = vec![0; size as usize];
-        let start = mesh.coordinates(rank);
-        for other in 0..mesh.ranks() {
-            let coordinates = mesh.coordinates(other);
-            let differs =
-                |axis: usize| coordinates[axis] != start[axis] && !axes.contains(&AxisId(axis as u32));
-            if !(0..start.len()).any(differs) {
-                members[mesh.group_index(axes, &coordinates) as usize] = other as usize;
-            }
-        }
-        let group = Arc::new(Group::new(members.clone(), tensors));
-        for member in members {
-            of_rank[member] = Some(Arc::clone(&group));
-        }
-    }
-    of_rank.into_iter().flatten().collect()
-}
-
 /// The instructions of one rank.
 ///
 /// # Errors
@@ -291,25 +192,8 @@ impl Linker<'_> {
                 b: self.address(b),
                 c: self.address(c),
             },
-            Operation::Attention(call) => LinkedOperation::Attention {
-                spec: Box::new(call.spec.clone()),
-                tensors: Box::new(
-                    [&call.q, &call.k, &call.v, &call.o, &call.lse].map(|tensor| self.address(tensor)),
-                ),
-                offsets: Box::new([&call.q_offset, &call.k_offset].map(|offset| self.integer(offset))),
-            },
-            Operation::AttentionBackward(call) => {
-                let forward = [&call.q, &call.k, &call.v, &call.o, &call.lse];
-                let gradients = [&call.o_gradient, &call.q_gradient, &call.k_gradient, &call.v_gradient];
-                let [q, k, v, o, lse] = forward.map(|tensor| self.address(tensor));
-                let [o_gradient, q_gradient, k_gradient, v_gradient] =
-                    gradients.map(|tensor| self.address(tensor));
-                LinkedOperation::AttentionBackward {
-                    spec: Box::new(call.spec.clone()),
-                    tensors: Box::new([q, k, v, o, lse, o_gradient, q_gradient, k_gradient, v_gradient]),
-                    offsets: Box::new([&call.q_offset, &call.k_offset].map(|offset| self.integer(offset))),
-                }
-            }
+            Operation::Attention(call) => self.attention(call),
+            Operation::AttentionBackward(call) => self.attention_backward(call),
             Operation::Take { spec, table, ids, output, offset } => LinkedOperation::Take {
                 spec: spec.clone(),
                 table: self.address(table),
@@ -325,16 +209,13 @@ impl Linker<'_> {
                 offset: self.integer(offset),
             },
             Operation::Copy { source, target, rows, row_bytes, source_pitch, target_pitch } => {
+                let pitch = |pitch: u64| Strides { outer: pitch, middle: 0, block: 0 };
+                let (outer, inner) = (*rows, *row_bytes);
+                let (from, to) = (pitch(*source_pitch), pitch(*target_pitch));
                 LinkedOperation::Copy(LinkedCopy {
                     source: self.address(source),
                     target: self.address(target),
-                    rows: Transfer {
-                        outer: *rows,
-                        middle: 1,
-                        inner: *row_bytes,
-                        source: Strides { outer: *source_pitch, middle: 0, block: 0 },
-                        target: Strides { outer: *target_pitch, middle: 0, block: 0 },
-                    },
+                    rows: Transfer { outer, middle: 1, inner, source: from, target: to },
                 })
             }
             Operation::Fill { target, dtype, value } => LinkedOperation::Fill {
@@ -358,6 +239,34 @@ impl Linker<'_> {
         })
     }
 
+    fn attention(&self, call: &AttentionCall) -> LinkedOperation {
+        let tensors = [&call.q, &call.k, &call.v, &call.o, &call.lse];
+        LinkedOperation::Attention {
+            spec: Box::new(call.spec.clone()),
+            tensors: Box::new(tensors.map(|tensor| self.address(tensor))),
+            offsets: Box::new([&call.q_offset, &call.k_offset].map(|offset| self.integer(offset))),
+        }
+    }
+
+    fn attention_backward(&self, call: &AttentionBackwardCall) -> LinkedOperation {
+        let tensors = [
+            &call.q,
+            &call.k,
+            &call.v,
+            &call.o,
+            &call.lse,
+            &call.o_gradient,
+            &call.q_gradient,
+            &call.k_gradient,
+            &call.v_gradient,
+        ];
+        LinkedOperation::AttentionBackward {
+            spec: Box::new(call.spec.clone()),
+            tensors: Box::new(tensors.map(|tensor| self.address(tensor))),
+            offsets: Box::new([&call.q_offset, &call.k_offset].map(|offset| self.integer(offset))),
+        }
+    }
+
     fn collective(&mut self, collective: &Collective) -> LinkedCollective {
         let number = self.collectives;
         self.collectives += 1;
@@ -370,7 +279,7 @@ impl Linker<'_> {
         LinkedCollective {
             number,
             digest: digest(collective),
-            seat: self.groups.family(&collective.axes),
+            seat: self.groups.seat(&collective.axes),
             kind: collective.kind.clone(),
             tensors: tensors.collect(),
         }

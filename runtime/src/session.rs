@@ -11,10 +11,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::code::LoadedCode;
+use crate::collectives::groups::Groups;
 use crate::error::{Result, RuntimeError};
 use crate::executor::{Executor, StepNumbers};
 use crate::health::Health;
-use crate::link::{Groups, link};
+use crate::link::link;
 use crate::memory::RankMemory;
 use crate::program::{CpuFeatures, Program};
 use crate::signal::SPIN_ROUNDS;

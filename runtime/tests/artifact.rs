@@ -9,64 +9,52 @@ use support::*;
 
 const HEADER_BYTES: usize = 88;
 
-/// A program with every kind of entry.
-fn rich_program() -> Program {
-    let mut program = empty_program(&[("dp", 2), ("tp", 2)]);
-    program.state.push(StateTensor {
+/// A state tensor of a stack, and its master copy.
+fn state() -> Vec<StateTensor> {
+    let tensor = StateTensor {
         path: "layers.wq".into(),
         role: Role::Optimizer("m".into()),
         names: vec![TensorName::stacked("layers.{}.wq"), TensorName::plain("layers.wq")],
         layout: Layout::replicated(DType::Bf16, &[("l", 3), ("d", 8)]).placed(1, AxisId(1)),
         offset: 64,
         initial: Initial::Normal { mean: 0.0, deviation: 0.02 },
-    });
-    let mut master = program.state[0].clone();
-    master.role = Role::Master;
-    master.offset = 128;
-    master.initial = Initial::CopyOf(StateId(0));
-    program.state.push(master);
-    let ids = input(&mut program, "ids", Layout::replicated(DType::U32, &[("t", 4)]), 0);
-    let rows = output(&mut program, "rows", Layout::replicated(DType::F32, &[("t", 4), ("d", 8)]), 0);
-    let table = BufferRef::new(Space::State, 1024, 320).moved(Variable::LoopIndex(0), 320);
-    let take = TakeSpec { tokens: 4, vocabulary: 10, width: 8, element: Element::F32 };
-    let scatter = ScatterAddSpec {
-        tokens: 4,
-        vocabulary: 10,
-        width: 8,
-        source: Element::F32,
-        output: Element::F32,
-        accumulation: Accumulation::Add,
     };
+    let master = StateTensor {
+        role: Role::Master,
+        offset: 128,
+        initial: Initial::CopyOf(StateId(0)),
+        ..tensor.clone()
+    };
+    vec![tensor, master]
+}
+
+/// A take and a scatter-add over 4 rows and a table of 10, and the product of two 4 × 4 matrices.
+fn descriptors() -> (TakeSpec, ScatterAddSpec, MatmulSpec) {
+    let (tokens, vocabulary, width) = (4, 10, 8);
+    let take = TakeSpec { tokens, vocabulary, width, element: Element::F32 };
+    let (source, output, accumulation) = (Element::F32, Element::F32, Accumulation::Add);
+    let scatter = ScatterAddSpec { tokens, vocabulary, width, source, output, accumulation };
     let dim = |a, b, c| ContractionDim { extent: 4, a, b, c };
     let dims = [dim(Some(4), None, Some(4)), dim(Some(1), Some(4), None), dim(None, Some(1), Some(1))];
     let product = MatmulSpec::contract(&dims, Element::F32, Element::F32, Element::F32).expect("a product");
-    program.thread_scratch_bytes = product.scratch_bytes().max(scatter.scratch_bytes()) as u64;
-    let offset = Affine::constant(3).plus(Variable::MeshCoordinate(AxisId(1)), 10);
+    (take, scatter, product)
+}
+
+/// A program with every kind of entry.
+fn rich_program() -> Program {
+    let mut program = empty_program(&[("dp", 2), ("tp", 2)]);
+    program.state = state();
+    let ids = input(&mut program, "ids", Layout::replicated(DType::U32, &[("t", 4)]), 0);
+    let rows = output(&mut program, "rows", Layout::replicated(DType::F32, &[("t", 4), ("d", 8)]), 0);
+    let table = BufferRef::new(Space::State, 1024, 320).moved(Variable::LoopIndex(0), 320);
     let square = BufferRef::new(Space::Arena, 4096, 64).moved(Variable::MeshCoordinate(AxisId(0)), 64);
+    let offset = Affine::constant(3).plus(Variable::MeshCoordinate(AxisId(1)), 10);
+    let (take, scatter, product) = descriptors();
+    program.thread_scratch_bytes = product.scratch_bytes().max(scatter.scratch_bytes()) as u64;
     let call =
         KernelCall { kernel: KernelId(0), pointers: vec![square.clone()], integers: vec![offset.clone()] };
     let kernel = only_kernel(&mut program, STORE_CODE, call, 8);
-    let tensor = CollectiveTensor {
-        source: rows.clone(),
-        target: BufferRef::new(Space::Arena, 8192, 256),
-        dtype: DType::F32,
-        transfer: Transfer::all_gather(4, 4, 2),
-    };
-    let permutation = Permutation { sources: vec![1, 0] };
-    let collective = |kind| {
-        at(
-            2,
-            Operation::Collective(Collective { kind, axes: vec![AxisId(1)], tensors: vec![tensor.clone()] }),
-        )
-    };
-    let copy = Operation::Copy {
-        source: rows.clone(),
-        target: square.clone(),
-        rows: 2,
-        row_bytes: 8,
-        source_pitch: 32,
-        target_pitch: 16,
-    };
+    let (from, to) = (rows.clone(), square.clone());
     let body = vec![
         at(0, kernel),
         at(
@@ -79,15 +67,36 @@ fn rich_program() -> Program {
                 offset: offset.clone(),
             },
         ),
-        at(0, Operation::ScatterAdd { spec: scatter, source: rows, ids, output: table, offset }),
+        at(0, Operation::ScatterAdd { spec: scatter, source: rows.clone(), ids, output: table, offset }),
         at(1, Operation::Matmul { spec: product, a: square.clone(), b: square.clone(), c: square.clone() }),
-        at(1, copy),
+        at(
+            1,
+            Operation::Copy {
+                source: from,
+                target: to,
+                rows: 2,
+                row_bytes: 8,
+                source_pitch: 32,
+                target_pitch: 16,
+            },
+        ),
         at(1, Operation::Fill { target: square, dtype: DType::F32, value: 1.0 }),
-        collective(CollectiveKind::AllGather),
-        collective(CollectiveKind::Permute(permutation)),
+        at(2, gather(&rows, CollectiveKind::AllGather)),
+        at(2, gather(&rows, CollectiveKind::Permute(Permutation { sources: vec![1, 0] }))),
     ];
     program.instructions = vec![at(0, Operation::Loop(Loop { count: 3, order: LoopOrder::Reverse, body }))];
     program
+}
+
+/// A collective over the second axis with the blocks of an all-gather.
+fn gather(source: &BufferRef, kind: CollectiveKind) -> Operation {
+    let tensor = CollectiveTensor {
+        source: source.clone(),
+        target: BufferRef::new(Space::Arena, 8192, 256),
+        dtype: DType::F32,
+        transfer: Transfer::all_gather(4, 4, 2),
+    };
+    Operation::Collective(Collective { kind, axes: vec![AxisId(1)], tensors: vec![tensor] })
 }
 
 /// Puts a payload behind a header that fits it.

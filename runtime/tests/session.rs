@@ -129,43 +129,24 @@ fn a_product_with_sharded_columns_is_the_product() {
     }
 }
 
-/// Attention over queries sharded by sequence, keys and values whole, and its gradient.
-fn attention_program(mesh: &[(&str, u32)]) -> Program {
-    let (batch, length, kv_heads, group, features) = (2, 8, 2, 3, 4);
-    let mut program = empty_program(mesh);
-    let local = (length / program.mesh.ranks()) as usize;
-    let heads = [("h", kv_heads), ("g", group), ("k", features)];
-    let layout = |dims: &[(&str, u64)]| {
-        Layout::replicated(DType::F32, &[&[("b", batch), ("s", length)], dims].concat())
-    };
-    let place = |mut layout: Layout| {
-        for axis in (0..mesh.len() as u32).map(AxisId) {
-            layout = layout.placed(1, axis);
-        }
-        layout
-    };
-    let q = input(&mut program, "q", place(layout(&heads)), 0);
-    let k = input(&mut program, "k", layout(&[("h", kv_heads), ("k", features)]), 4096);
-    let v = input(&mut program, "v", layout(&[("h", kv_heads), ("k", features)]), 8192);
-    let o_gradient = input(&mut program, "do", place(layout(&heads)), 12288);
-    let o = output(&mut program, "o", place(layout(&heads)), 0);
-    let q_gradient = output(&mut program, "dq", place(layout(&heads)), 4096);
-    let lse = output(&mut program, "lse", place(layout(&heads[..2])), 8192);
-    let queries = HeadStrides::dense(local, 2, 3, 4);
-    let keys = HeadStrides { group: 0, ..HeadStrides::dense(8, 2, 1, 4) };
-    let spec = AttentionSpec {
+/// Causal attention of 2 sequences of 8 keys, 2 × 3 heads of 4 features, over `queries` of the
+/// positions, and its gradient.
+fn attention_specs(queries: usize) -> (AttentionSpec, AttentionBackwardSpec) {
+    let query_strides = HeadStrides::dense(queries, 2, 3, 4);
+    let key_strides = HeadStrides { group: 0, ..HeadStrides::dense(8, 2, 1, 4) };
+    let forward = AttentionSpec {
         batch: 2,
         kv_heads: 2,
         group: 3,
-        q_len: local,
+        q_len: queries,
         k_len: 8,
         head_dim: 4,
         value_dim: 4,
-        q: queries,
-        k: keys,
-        v: keys,
-        o: queries,
-        lse: HeadStrides::dense(local, 2, 3, 1),
+        q: query_strides,
+        k: key_strides,
+        v: key_strides,
+        o: query_strides,
+        lse: HeadStrides::dense(queries, 2, 3, 1),
         element: Element::F32,
         causality: Causality::Causal,
         window: None,
@@ -173,22 +154,42 @@ fn attention_program(mesh: &[(&str, u32)]) -> Program {
         scale: 0.5,
     };
     let backward = AttentionBackwardSpec {
-        forward: spec.clone(),
-        o_gradient: queries,
-        q_gradient: queries,
-        k_gradient: keys,
-        v_gradient: keys,
+        forward: forward.clone(),
+        o_gradient: query_strides,
+        q_gradient: query_strides,
+        k_gradient: key_strides,
+        v_gradient: key_strides,
     };
+    (forward, backward)
+}
+
+/// Attention over queries sharded by sequence, keys and values whole, and its gradient.
+fn attention_program(mesh: &[(&str, u32)]) -> Program {
+    let mut program = empty_program(mesh);
+    let queries = 8 / program.mesh.ranks();
+    let axes = || (0..mesh.len() as u32).map(AxisId);
+    let whole = |dims: &[(&str, u64)]| {
+        Layout::replicated(DType::F32, &[&[("b", 2), ("s", 8), ("h", 2)], dims].concat())
+    };
+    let sharded = |dims: &[(&str, u64)]| axes().fold(whole(dims), |layout, axis| layout.placed(1, axis));
+    let heads = [("g", 3), ("k", 4)];
+    let q = input(&mut program, "q", sharded(&heads), 0);
+    let k = input(&mut program, "k", whole(&heads[1..]), 4096);
+    let v = input(&mut program, "v", whole(&heads[1..]), 8192);
+    let o_gradient = input(&mut program, "do", sharded(&heads), 12288);
+    let o = output(&mut program, "o", sharded(&heads), 0);
+    let q_gradient = output(&mut program, "dq", sharded(&heads), 4096);
+    let lse = output(&mut program, "lse", sharded(&heads[..1]), 8192);
+    let (spec, backward) = attention_specs(queries as usize);
     program.thread_scratch_bytes = spec.scratch_bytes().max(backward.scratch_bytes()) as u64;
-    let mut q_offset = Affine::constant(0);
-    let mut stride = local as i64;
-    for axis in (0..mesh.len() as u32).rev().map(AxisId) {
+    let (mut q_offset, mut stride) = (Affine::constant(0), queries as i64);
+    for axis in axes().rev() {
         q_offset = q_offset.plus(Variable::MeshCoordinate(axis), stride);
         stride *= program.mesh.size(axis) as i64;
     }
     let k_offset = Affine::constant(0);
     let gradient = |offset| BufferRef::new(Space::Arena, offset, 512);
-    let call = AttentionBackwardCall {
+    let gradients = AttentionBackwardCall {
         spec: backward,
         q: q.clone(),
         k: k.clone(),
@@ -205,7 +206,7 @@ fn attention_program(mesh: &[(&str, u32)]) -> Program {
     let forward = AttentionCall { spec, q, k, v, o, lse, q_offset, k_offset };
     program.instructions = vec![
         at(0, Operation::Attention(Box::new(forward))),
-        at(1, Operation::AttentionBackward(Box::new(call))),
+        at(1, Operation::AttentionBackward(Box::new(gradients))),
     ];
     program
 }

@@ -1,8 +1,9 @@
 //! How ranks of one process exchange data: they meet, read and write each other's buffers directly,
 //! and part when all are done.
 //!
-//! This file owns the meeting; [`transfer`] moves the bytes. There are no intermediate buffers.
+//! This file owns the meeting, [`groups`] who takes part, [`transfer`] the moving of bytes. There are no intermediate buffers.
 
+pub mod groups;
 pub mod transfer;
 
 use std::sync::Arc;
