@@ -12,24 +12,38 @@ use dtlc_codegen::kir::{
     Access, AxisKind, Buffer, Combination, ElementType, Index, Kernel, KernelBuilder, Register, ScalarType,
     TensorId, UnaryOperator,
 };
+use std::hint::black_box;
 use std::time::Instant;
 use support::{Loaded, pointer};
 
-/// Elements of the large case, from memory, and of the small one, in cache.
-const SIZES: [(&str, u64, u64); 2] = [("memory", 4096, 2048), ("cache", 8, 1024)];
-const ROUNDS: usize = 15;
+/// Rows and their width, and in how many parts they are timed: a large case from memory and a small one in cache.
+const CASES: [Case; 2] = [
+    Case { place: "memory", rows: 4096, width: 2048, parts: 64, repeats: 1, rounds: 20 },
+    Case { place: "cache", rows: 8, width: 1024, parts: 1, repeats: 20, rounds: 500 },
+];
+
+/// A size and how it is timed. The least time of each part counts, so that being interrupted does not.
+struct Case {
+    place: &'static str,
+    rows: u64,
+    width: u64,
+    parts: u64,
+    repeats: u32,
+    rounds: u32,
+}
 
 fn main() {
     let features = TargetFeatures::host().expect("a host that runs kernels");
     println!("{features:?}");
-    for (place, rows, width) in SIZES {
+    for case in CASES {
+        let (rows, width) = (case.rows, case.width);
         for kernel in [silu(rows * width), rms_norm(rows, width), softmax(rows, width), adamw(rows * width)] {
-            measure(place, &kernel, features);
+            measure(&case, &kernel, features);
         }
     }
 }
 
-fn measure(place: &str, kernel: &Kernel, features: TargetFeatures) {
+fn measure(case: &Case, kernel: &Kernel, features: TargetFeatures) {
     let start = Instant::now();
     let compiled = compile(kernel, features).unwrap_or_else(|error| panic!("{error}"));
     let compile_time = start.elapsed();
@@ -43,29 +57,43 @@ fn measure(place: &str, kernel: &Kernel, features: TargetFeatures) {
     let bytes: u64 = kernel.tensors.values().map(|tensor| tensor.length * 4 * passes(tensor.access)).sum();
     let source = vec![1u8; bytes as usize / 2];
     let mut target = vec![0u8; source.len()];
-    let repeats = (1 << 27) / bytes as usize + 1;
-    let (mut kernel_time, mut copy_time) = (f64::MAX, f64::MAX);
-    for _ in 0..ROUNDS {
-        let start = Instant::now();
-        for _ in 0..repeats {
-            loaded.call(&pointers, &[], 0..kernel.parallel_extent());
+    let part_of = |whole: u64, part: u64| whole * part / case.parts..whole * (part + 1) / case.parts;
+    let mut copy_times = vec![f64::MAX; case.parts as usize];
+    let mut kernel_times = copy_times.clone();
+    for _ in 0..case.rounds {
+        for part in 0..case.parts {
+            let range = part_of(kernel.parallel_extent(), part);
+            let time = timed(case.repeats, || loaded.call(&pointers, &[], range.clone()));
+            kernel_times[part as usize] = kernel_times[part as usize].min(time);
         }
-        kernel_time = kernel_time.min(start.elapsed().as_secs_f64() / repeats as f64);
-        let start = Instant::now();
-        for _ in 0..repeats {
-            std::hint::black_box(&mut target).copy_from_slice(std::hint::black_box(&source));
+        for part in 0..case.parts {
+            let range = part_of(source.len() as u64, part);
+            let range = range.start as usize..range.end as usize;
+            let time = timed(case.repeats, || {
+                black_box(&mut target)[range.clone()].copy_from_slice(&black_box(&source)[range.clone()]);
+            });
+            copy_times[part as usize] = copy_times[part as usize].min(time);
         }
-        copy_time = copy_time.min(start.elapsed().as_secs_f64() / repeats as f64);
     }
-    let elements = kernel.tensors.values().map(|tensor| tensor.length).max().unwrap_or(1) as f64;
+    let [kernel_time, copy_time] = [kernel_times, copy_times].map(|times| times.iter().sum::<f64>());
     println!(
-        "{place:>7} {:>9}: {:.3} of copy, {:6.2} GB/s, {:.3} ns an element, {} bytes of code in {compile_time:?}",
+        "{:>7} {:>9}: {:.3} of copy, {:6.2} GB/s, {:.3} ns an element, {} bytes of code in {compile_time:?}",
+        case.place,
         kernel.name,
         copy_time / kernel_time,
         bytes as f64 / kernel_time / 1e9,
-        kernel_time * 1e9 / elements,
+        kernel_time * 1e9 / (case.rows * case.width) as f64,
         compiled.code.len(),
     );
+}
+
+/// Seconds that one of `repeats` runs takes.
+fn timed(repeats: u32, mut run: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    for _ in 0..repeats {
+        run();
+    }
+    start.elapsed().as_secs_f64() / f64::from(repeats)
 }
 
 /// `out = silu(a) · b`.

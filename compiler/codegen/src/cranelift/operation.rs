@@ -136,44 +136,34 @@ impl Emitter<'_, '_> {
         right: &Group,
     ) -> Group {
         match operator {
+            BinaryOperator::Add => self.bits_add(left, right),
+            BinaryOperator::Subtract => self.bits_subtract(left, right),
+            BinaryOperator::Multiply => self.product(left, right),
             BinaryOperator::Divide => self.quotient(is_signed, left, right),
             BinaryOperator::Remainder => {
                 let quotient = self.quotient(is_signed, left, right);
-                let whole = quotient.zip(right, |left, right| self.builder.ins().imul(left, right));
+                let whole = self.product(&quotient, right);
                 self.bits_subtract(left, &whole)
             }
+            BinaryOperator::Minimum => left.zip(right, |left, right| match is_signed {
+                true => self.builder.ins().smin(left, right),
+                false => self.builder.ins().umin(left, right),
+            }),
+            BinaryOperator::Maximum => left.zip(right, |left, right| match is_signed {
+                true => self.builder.ins().smax(left, right),
+                false => self.builder.ins().umax(left, right),
+            }),
+            BinaryOperator::And => self.bits_and(left, right),
+            BinaryOperator::Or => self.bits_or(left, right),
+            BinaryOperator::Xor => self.bits_xor(left, right),
             BinaryOperator::Power => {
                 unreachable!("bug in dtlc: a power of integers passed the validator")
             }
-            BinaryOperator::Add
-            | BinaryOperator::Subtract
-            | BinaryOperator::Multiply
-            | BinaryOperator::Minimum
-            | BinaryOperator::Maximum
-            | BinaryOperator::And
-            | BinaryOperator::Or
-            | BinaryOperator::Xor => left.zip(right, |left, right| {
-                let instructions = self.builder.ins();
-                match (operator, is_signed) {
-                    (BinaryOperator::Add, _) => instructions.iadd(left, right),
-                    (BinaryOperator::Subtract, _) => instructions.isub(left, right),
-                    (BinaryOperator::Multiply, _) => instructions.imul(left, right),
-                    (BinaryOperator::Minimum, true) => instructions.smin(left, right),
-                    (BinaryOperator::Minimum, false) => instructions.umin(left, right),
-                    (BinaryOperator::Maximum, true) => instructions.smax(left, right),
-                    (BinaryOperator::Maximum, false) => instructions.umax(left, right),
-                    (BinaryOperator::And, _) => instructions.band(left, right),
-                    (BinaryOperator::Or, _) => instructions.bor(left, right),
-                    (
-                        BinaryOperator::Xor
-                        | BinaryOperator::Divide
-                        | BinaryOperator::Remainder
-                        | BinaryOperator::Power,
-                        _,
-                    ) => instructions.bxor(left, right),
-                }
-            }),
         }
+    }
+
+    fn product(&mut self, left: &Group, right: &Group) -> Group {
+        left.zip(right, |left, right| self.builder.ins().imul(left, right))
     }
 
     /// Integer division lane by lane in 64 bits, where neither overflow nor a divisor of 0 can trap.

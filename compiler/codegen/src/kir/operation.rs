@@ -178,7 +178,7 @@ impl Constant {
     }
 }
 
-/// Operators on one value. The error bounds of the functions are stated with the vector mathematics.
+/// Operators on one value. The error bounds of the functions are stated in [`crate::math`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum UnaryOperator {
     /// `-x`, of any number.
