@@ -124,6 +124,23 @@ fn weights_go_round_under_every_sharding_and_naming() {
 }
 
 #[test]
+fn a_stack_may_be_spread_over_files_but_no_name_twice() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (first, second) = (numbers(&[4, 6], 0.1), numbers(&[4, 6], -0.2));
+    let embed = numbers(&[7, 4], 0.3);
+    let files = [
+        file(folder.path(), "1", &[("layers.0.wq", first.clone()), ("embed", embed.clone())]),
+        file(folder.path(), "2", &[("layers.1.wq", second.clone())]),
+    ];
+    let mut session = started(&SHARDINGS[2]);
+    load_weights(&mut session, &files).expect("the weights fit");
+    assert_eq!(session.state(StateId(0)).bytes, [first.bytes, second.bytes].concat());
+    let twice = [files[0].clone(), files[1].clone(), file(folder.path(), "3", &[("embed", embed)])];
+    let error = load_weights(&mut session, &twice).expect_err("`embed` is there twice").to_string();
+    assert!(error.contains("`embed` is in"), "{error}");
+}
+
+#[test]
 fn all_that_is_wrong_with_weights_is_listed_and_nothing_changes() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = file(

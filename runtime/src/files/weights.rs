@@ -18,11 +18,15 @@ use crate::tensor::HostTensor;
 /// A prefix that all parameters in a file may share; what lacks it in such a file is no parameter.
 const PREFIX: &str = "param.";
 
-/// Where one parameter is found.
-struct Found {
+/// Where one parameter is found: files and names in them, in the order of the stack.
+type Found = Vec<Place>;
+
+/// A tensor in one of the files.
+#[derive(Clone)]
+struct Place {
     file: usize,
-    /// Names in the file (prefix included), in the order of the stack.
-    names: Vec<String>,
+    /// Its name in the file, prefix included.
+    name: String,
 }
 
 /// Sets every parameter, its master copy and what starts as a copy of it from files.
@@ -32,9 +36,9 @@ struct Found {
 /// listed, and nothing is changed.
 pub fn load_weights(session: &mut Session, paths: &[PathBuf]) -> Result<()> {
     let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>>>()?;
-    let names = NameIndex::new(&files);
-    let program = session.program().clone();
     let mut problems = Vec::new();
+    let names = NameIndex::new(&files, &mut problems);
+    let program = session.program().clone();
     let mut found: IndexMap<&str, Found> = IndexMap::new();
     let mut used = IndexSet::new();
     for tensor in program.state.iter().filter(|tensor| tensor.role == Role::Parameter) {
@@ -43,12 +47,9 @@ pub fn load_weights(session: &mut Session, paths: &[PathBuf]) -> Result<()> {
             Err(problem) => problems.push(problem),
         }
     }
-    for (name, &(file, _)) in names.tensors.iter().filter(|(name, _)| !used.contains(*name)) {
-        problems.push(format!(
-            "{}: `{name}` is no parameter of `{}`",
-            files[file].path().display(),
-            program.name
-        ));
+    for (name, place) in names.tensors.iter().filter(|(name, _)| !used.contains(*name)) {
+        let path = files[place.file].path().display();
+        problems.push(format!("{path}: `{name}` is no parameter of `{}`", program.name));
     }
     if !problems.is_empty() {
         return Err(RuntimeError::Input(problems));
@@ -56,8 +57,8 @@ pub fn load_weights(session: &mut Session, paths: &[PathBuf]) -> Result<()> {
     for tensor in &program.state {
         if let Some(place) = source_path(&program, tensor).and_then(|path| found.get(path)) {
             let mut whole = Vec::new();
-            for name in &place.names {
-                whole.extend(files[place.file].read(name, tensor.layout.dtype)?);
+            for Place { file, name } in place {
+                whole.extend(files[*file].read(name, tensor.layout.dtype)?);
             }
             session.set_state_bytes(tensor, &whole);
         }
@@ -79,19 +80,23 @@ fn source_path<'a>(program: &'a Program, tensor: &'a StateTensor) -> Option<&'a 
 
 /// Which file has which name.
 struct NameIndex {
-    /// File and name in it, by the name without prefix.
-    tensors: IndexMap<String, (usize, String)>,
+    /// Places by the name without prefix.
+    tensors: IndexMap<String, Place>,
 }
 
 impl NameIndex {
-    fn new(files: &[TensorFile]) -> Self {
-        let mut tensors = IndexMap::new();
+    /// Notes a problem for each name that stands in two files.
+    fn new(files: &[TensorFile], problems: &mut Vec<String>) -> Self {
+        let mut tensors: IndexMap<String, Place> = IndexMap::new();
         for (index, file) in files.iter().enumerate() {
             let prefixed = file.entries().keys().any(|name| name.starts_with(PREFIX));
             for name in file.entries().keys() {
                 let short = if prefixed { name.strip_prefix(PREFIX) } else { Some(name.as_str()) };
-                if let Some(short) = short {
-                    tensors.insert(short.to_owned(), (index, name.clone()));
+                let Some(short) = short else { continue };
+                let place = Place { file: index, name: name.clone() };
+                if let Some(other) = tensors.insert(short.to_owned(), place) {
+                    let (path, other) = (file.path().display(), files[other.file].path().display());
+                    problems.push(format!("`{name}` is in {path} and in {other}"));
                 }
             }
         }
@@ -127,24 +132,20 @@ impl NameIndex {
         shape: &[u64],
         files: &[TensorFile],
     ) -> std::result::Result<Found, String> {
-        let mut names = Vec::new();
-        let mut place = None;
+        let mut found = Found::new();
         for member in members {
-            let Some((file, name)) = self.tensors.get(&member.name) else {
+            let Some(place) = self.tensors.get(&member.name) else {
                 return Err(format!("`{}` {shape:?} is in no file", member.name));
             };
-            let entry = &files[*file].entries()[name];
-            if !same_order(shape, &entry.shape) {
-                let path = files[*file].path().display();
-                return Err(format!("{path}: `{name}` has shape {:?}, the program {shape:?}", entry.shape));
+            let file = &files[place.file];
+            let given = &file.entries()[&place.name].shape;
+            if !same_order(shape, given) {
+                let (path, name) = (file.path().display(), &place.name);
+                return Err(format!("{path}: `{name}` has shape {given:?}, the program {shape:?}"));
             }
-            if place.is_some_and(|place| place != *file) {
-                return Err(format!("`{name}` lies in another file than the rest of its stack"));
-            }
-            place = Some(*file);
-            names.push(name.clone());
+            found.push(place.clone());
         }
-        Ok(Found { file: place.unwrap_or(0), names })
+        Ok(found)
     }
 }
 
