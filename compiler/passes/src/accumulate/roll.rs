@@ -243,6 +243,8 @@ impl Loop {
     fn finish(&mut self, inner: &mut Builder, value: Value, inside: Value, how: Complete) {
         let ty = running_type(inner.program, value);
         inner.origin = inner.program.values[value].origin;
+        let maker = inner.region.insts.iter().find(|inst| inst.results.contains(&inside));
+        inner.phase = maker.map_or(Phase::Forward, |inst| inst.phase);
         let next = match how {
             Complete::Stack => return self.outputs.push(inside),
             Complete::Sum => {
@@ -277,6 +279,7 @@ impl Loop {
         let before = &scan.outputs[..result - scan.carries];
         let earlier = before.iter().filter(|output| **output == ScanOutput::Accumulate).count();
         let position = scan.carries + scan.stacks + earlier;
+        inner.phase = inner.region.insts[at].phase;
         let carry = self.carry(inner, value, &ty, 0.0);
         let inst = &mut inner.region.insts[at];
         inst.args.insert(position, carry);
@@ -289,7 +292,7 @@ impl Loop {
 
     /// A carry that starts as `initial` everywhere.
     fn carry(&mut self, inner: &mut Builder, value: Value, ty: &Type, initial: f64) -> Value {
-        let mut outside = Builder::new(&mut *inner.program, Phase::Forward);
+        let mut outside = Builder::new(&mut *inner.program, inner.phase);
         outside.role = outside.program.values[value].role;
         let init = outside.fill(initial, ty);
         self.before.append(&mut outside.region.insts);

@@ -1,9 +1,11 @@
 //! Takes out of a scan's body what is the same in each iteration.
 //!
 //! Values that are cheaper to compute again than to read (constants, coordinates, broadcasts) are copied out
-//! for what goes, and stay for what does not.
+//! for what goes, and stay for what does not; constants that a body reads from outside come into it.
 
-use dtlc_ir::{Dim, Inst, Op, Program, Region, ScalarOp, Value};
+use crate::regions::{copy, substitute};
+use crate::uses::captures;
+use dtlc_ir::{Dim, Inst, Op, Program, Region, ScalarOp, Scan, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
@@ -25,6 +27,24 @@ pub fn hoist(program: &mut Program, dim: Dim, body: Region) -> (Vec<Inst>, Regio
         }
     }
     (moved(program, movable), Region { params, insts: inside, yields })
+}
+
+/// Gives a scan's body its own copies of the constants that it reads; whether there were any.
+pub fn sink(program: &mut Program, definitions: &FxHashMap<Value, Inst>, scan: &mut Scan) -> bool {
+    let constant = |value: &Value| definitions.get(value).filter(|inst| matches!(inst.op, Op::Constant(_)));
+    let captured = captures(&scan.body);
+    let mut constants: Vec<Inst> = captured.iter().filter_map(constant).cloned().collect();
+    let mut copies: FxHashMap<Value, Value> = FxHashMap::default();
+    // They belong to the layer that they are in now.
+    let origin = scan.body.insts.first().map(|inst| program.values[inst.results[0]].origin);
+    for inst in &mut constants {
+        copy(program, inst, &mut copies);
+        let info = &mut program.values[inst.results[0]];
+        info.origin = origin.unwrap_or(info.origin);
+    }
+    substitute(&mut scan.body, &copies);
+    scan.body.insts.splice(0..0, constants);
+    !copies.is_empty()
 }
 
 /// Whether a value is worth keeping rather than computing again.

@@ -116,6 +116,7 @@ impl Rewriter<'_> {
         }
         let first = self.builder.program.values[inst.results[0]].clone();
         (self.builder.origin, self.builder.role, self.builder.phase) = (first.origin, first.role, inst.phase);
+        self.changed |= rules::read_through_casts(&self.builder, &self.definitions, &mut inst);
         let before = self.builder.region.insts.len();
         if let Some(value) = rules::apply(self, &inst) {
             for made in &self.builder.region.insts[before..] {
@@ -183,6 +184,7 @@ impl Rewriter<'_> {
             hoisted.into_iter().for_each(|outside| self.inst(outside, known));
             substitute(&mut scan.body, &self.replaced);
         }
+        self.changed |= hoist::sink(self.builder.program, &self.definitions, scan);
         self.share_outputs(&inst);
         self.builder.region.insts.push(inst);
     }

@@ -3,7 +3,8 @@
 
 use super::{Gradients, Rewriter};
 use dtlc_ir::interpret::{apply as evaluate, literal, stored};
-use dtlc_ir::{DType, Dim, Inst, Literal, Op, ScalarOp, Type, Value};
+use dtlc_ir::{Builder, DType, Dim, Inst, Literal, Op, ScalarOp, Type, Value};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// The value that the only result of `inst` equals, if a rule knows one.
@@ -45,6 +46,22 @@ pub fn apply(rewriter: &mut Rewriter, inst: &Inst) -> Option<Value> {
     }
 }
 
+/// Lets a scalar function read what its arguments broadcast or permute: it does that by itself.
+pub fn read_through_casts(builder: &Builder, definitions: &FxHashMap<Value, Inst>, inst: &mut Inst) -> bool {
+    let Op::Map(_) = inst.op else { return false };
+    let mut changed = false;
+    for arg in &mut inst.args {
+        if let Some(definition) = definitions.get(arg)
+            && definition.op == Op::Map(ScalarOp::Cast)
+            && builder.ty(definition.args[0]).dtype == builder.ty(*arg).dtype
+        {
+            *arg = definition.args[0];
+            changed = true;
+        }
+    }
+    changed
+}
+
 /// A cast to the same type; of a constant; of a cast that lost nothing.
 fn cast(rewriter: &mut Rewriter, arg: Value, ty: &Type) -> Option<Value> {
     let of_arg = rewriter.builder.ty(arg).clone();
@@ -83,9 +100,6 @@ fn number(rewriter: &Rewriter, value: Value) -> Option<f64> {
 
 /// A function of constants. Their f32 arithmetic is done in f64.
 fn fold(rewriter: &mut Rewriter, op: ScalarOp, args: &[Value], ty: &Type) -> Option<Value> {
-    if !ty.dims.is_empty() {
-        return None;
-    }
     let mut numbers = [0.0; 3];
     for (slot, &arg) in numbers.iter_mut().zip(args) {
         *slot = number(rewriter, arg)?;
@@ -98,7 +112,8 @@ fn fold(rewriter: &mut Rewriter, op: ScalarOp, args: &[Value], ty: &Type) -> Opt
         DType::I32 | DType::U32 => Literal::Int(value as i64),
         DType::Bool => Literal::Bool(value != 0.0),
     };
-    Some(rewriter.builder.constant(literal, ty.dtype))
+    let folded = rewriter.builder.constant(literal, ty.dtype);
+    Some(rewriter.builder.conform(folded, ty))
 }
 
 /// Functions that hand one argument through.
