@@ -3,7 +3,7 @@
 //!
 //! From [`Value`]s to [`Value`]s. Built-in operations are in `builtin`.
 
-use super::context::{Elaborator, Purpose};
+use super::context::Elaborator;
 use super::instance::Given;
 use super::types::same_dims;
 use super::value::{Entry, Env, Frame, InstanceId, SubLayer, Value};
@@ -170,9 +170,12 @@ impl<'p> Elaborator<'p> {
         };
         if let Value::Node(node) = value {
             let actual = self.ty(node).clone();
+            if let Some(missing) = self.missing_beside_rest(env, dims, &actual.dims) {
+                return self.lacks(env, parameter, &actual, missing, span);
+            }
             if self.bind_dims(env, dims, &actual.dims).is_none() {
                 let found = self.type_text(&actual);
-                let wanted = written_text(&parameter.ty);
+                let wanted = written_text(&parameter.ty, &str::to_owned);
                 let name = &parameter.name.name;
                 return self.report(
                     Diagnostic::error(Code::DimMismatch, format!("expected {wanted}, found {found}"))
@@ -193,6 +196,42 @@ impl<'p> Elaborator<'p> {
             }
             None => Value::Error,
         }
+    }
+
+    /// The first known dim of a type with a `..` that the argument lacks: the `..` would hide that another has its place.
+    fn missing_beside_rest(&self, env: &Env, formal: &[TypeDim], actual: &[DimId]) -> Option<DimId> {
+        let rest = formal.iter().any(|dim| matches!(dim, TypeDim::Rest(_)));
+        let known = formal.iter().filter_map(|dim| match dim {
+            TypeDim::Named(named) => env.dims.get(&named.name.name).copied(),
+            TypeDim::Rest(_) | TypeDim::Error(_) => None,
+        });
+        known.filter(|_| rest).find(|dim| !actual.contains(dim))
+    }
+
+    fn lacks(
+        &mut self,
+        env: &Env,
+        parameter: &Parameter,
+        actual: &TensorType,
+        missing: DimId,
+        span: Span,
+    ) -> Value {
+        let (found, name) = (self.type_text(actual), self.dims[missing].name.clone());
+        let wanted = written_text(&parameter.ty, &|name| {
+            env.dims.get(name).map_or(name, |&dim| self.dims[dim].name.as_str()).to_owned()
+        });
+        let size = self.dims[missing].size;
+        let mut diagnostic =
+            Diagnostic::error(Code::DimMismatch, format!("expected {wanted}, found {found}"))
+                .label(span, format!("this is {found}"))
+                .label(parameter.span, format!("`{}` is {wanted}", parameter.name.name))
+                .label(self.dims[missing].span, format!("`{name}` is declared here"))
+                .why(format!("`{name}` is missing"));
+        let same = actual.dims.iter().rev().find(|&&dim| self.dims[dim].size == size);
+        if let Some(&same) = same.filter(|&&dim| !self.is_stand_in(&[dim, missing])) {
+            diagnostic = diagnostic.hint(format!("rename[{} -> {name}](…)", self.dims[same].name));
+        }
+        self.report(diagnostic)
     }
 
     /// Binds the names of a parameter's type that nothing else has bound: to the argument's dim of the same name, else by
@@ -403,7 +442,6 @@ impl<'p> Elaborator<'p> {
 
     /// Calls every function of an instance on stand-ins, to check it by itself.
     pub fn call_on_stand_ins(&mut self, callee: Callee<'p>, formals: IndexMap<String, DimId>) {
-        debug_assert_eq!(self.purpose, Purpose::Generic);
         let mut env = match callee.owner {
             Some(owner) => self.env_of(owner),
             None => Env::new(callee.file),
@@ -439,9 +477,10 @@ impl<'p> Elaborator<'p> {
                 (None, _) => self.stand_in_hyper(&parameter.ty),
             };
         };
+        let binds = env.owner.is_none_or(|owner| self.instances[owner].binds_dims);
         for dim in dims {
             match dim {
-                TypeDim::Named(named) if !env.dims.contains_key(&named.name.name) => {
+                TypeDim::Named(named) if binds && !env.dims.contains_key(&named.name.name) => {
                     let dim =
                         self.new_dim(&named.name.name, super::dims::STAND_IN, true, Vec::new(), named.span);
                     env.dims.insert(named.name.name.clone(), dim);
@@ -460,21 +499,21 @@ impl<'p> Elaborator<'p> {
     }
 }
 
-/// A type as the source has it, without placements.
-fn written_text(ty: &Type) -> String {
+/// A type as the source has it, without placements, its dims under the names given.
+fn written_text(ty: &Type, rename: &dyn Fn(&str) -> String) -> String {
     match &ty.kind {
         TypeKind::Tensor { dtype, dims } => {
             let names = dims.iter().map(|dim| match dim {
-                TypeDim::Named(named) => named.name.name.as_str(),
-                TypeDim::Rest(_) => "..",
-                TypeDim::Error(_) => "?",
+                TypeDim::Named(named) => rename(&named.name.name),
+                TypeDim::Rest(_) => "..".to_owned(),
+                TypeDim::Error(_) => "?".to_owned(),
             });
             let dtype = dtype.as_ref().map_or("", |name| &name.name);
             format!("{dtype}[{}]", names.collect::<Vec<_>>().join(", "))
         }
         TypeKind::Scalar(name) => name.name.clone(),
         TypeKind::Tuple(types) => {
-            format!("({})", types.iter().map(written_text).collect::<Vec<_>>().join(", "))
+            format!("({})", types.iter().map(|ty| written_text(ty, rename)).collect::<Vec<_>>().join(", "))
         }
         TypeKind::Error => "?".to_owned(),
     }

@@ -19,7 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub(super) const DEPTH_LIMIT: usize = 400;
 
 /// Nodes of one model. A model of published size has a few thousand.
-const NODE_LIMIT: usize = 1_000_000;
+const NODE_LIMIT: usize = 200_000;
 
 /// What is elaborated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,8 @@ pub(super) struct Elaborator<'p> {
     pub repeats: Vec<DimId>,
     pub scope: ScopeId,
     pub depth: usize,
+    /// Whether a limit was met: nothing more is elaborated.
+    pub exhausted: bool,
     /// Spans of the items that were instantiated.
     pub used: FxHashSet<Span>,
 }
@@ -89,6 +91,7 @@ impl<'p> Elaborator<'p> {
             repeats: Vec::new(),
             scope: ScopeId::from_u32(0),
             depth: 0,
+            exhausted: false,
             used: FxHashSet::default(),
         }
     }
@@ -98,7 +101,10 @@ impl<'p> Elaborator<'p> {
         if !self.reported.insert((diagnostic.code, diagnostic.span())) {
             return Value::Error;
         }
-        for frame in self.frames.iter().rev().take(3) {
+        // An item that is checked by itself is used nowhere: its frame lies in the item.
+        let used =
+            |frame: &&Frame| frame.item.file != frame.span.file || !frame.item.contains(frame.span.start);
+        for frame in self.frames.iter().rev().filter(used).take(3) {
             if diagnostic.labels.iter().all(|label| label.span != frame.span) {
                 diagnostic = diagnostic.label(frame.span, format!("in {}, used here", frame.what));
             }
@@ -123,7 +129,11 @@ impl<'p> Elaborator<'p> {
 
     /// Counts one level of nesting; none where there are too many, which is reported.
     pub fn enter(&mut self, span: Span) -> Option<()> {
+        if self.exhausted {
+            return None;
+        }
         if self.depth >= DEPTH_LIMIT {
+            self.exhausted = true;
             self.report(
                 Diagnostic::error(Code::LimitReached, "nested too deep")
                     .label(span, format!("level {DEPTH_LIMIT} of nested calls and expressions"))
@@ -142,14 +152,13 @@ impl<'p> Elaborator<'p> {
 
     /// Adds a node to the present block.
     pub fn push(&mut self, operation: Operation, args: Vec<NodeId>, ty: TensorType, span: Span) -> NodeId {
-        if self.nodes.len() >= NODE_LIMIT {
+        if self.nodes.len() >= NODE_LIMIT && !self.exhausted {
+            self.exhausted = true;
             self.report(
                 Diagnostic::error(Code::LimitReached, "the model has too many operations")
                     .label(span, format!("operation number {NODE_LIMIT}"))
                     .hint("stack equal layers with `repeat[L]`"),
             );
-            // Any node will do: the model is refused.
-            return NodeId::from_u32(0);
         }
         let id = self.nodes.push(Node { operation, args, ty, span, scope: self.scope });
         if let Some(block) = self.blocks.last_mut() {

@@ -8,9 +8,12 @@ mod call;
 mod context;
 mod dims;
 mod expression;
+mod formals;
+mod hyper;
 mod instance;
 mod models;
 mod operator;
+mod param;
 mod path;
 mod plans;
 mod program;
@@ -25,7 +28,7 @@ use crate::model::Model;
 use crate::plan::Plan;
 use crate::source::{FileId, Loader, SourceMap};
 use crate::suggest::did_you_mean;
-use models::{check_item, elaborate_model};
+use models::{check_functions, check_item, elaborate_model};
 use plans::Overrides;
 use program::Program;
 
@@ -154,21 +157,21 @@ impl Session {
         let plan = match choose_plan(program, &options.plan) {
             Ok(plan) => plan,
             Err(diagnostic) => {
-                self.diagnostics.push(at_root(diagnostic, self.root));
+                self.diagnostics.push(at_root(*diagnostic, self.root));
                 return None;
             }
         };
         let overrides = match Overrides::read(&options.overrides) {
             Ok(overrides) => overrides,
             Err(diagnostic) => {
-                self.diagnostics.push(at_root(diagnostic, self.root));
+                self.diagnostics.push(at_root(*diagnostic, self.root));
                 return None;
             }
         };
         let (file, model) = match model_of(program, self.root, plan) {
             Ok(found) => found,
             Err(diagnostic) => {
-                self.diagnostics.push(at_root(diagnostic, self.root));
+                self.diagnostics.push(at_root(*diagnostic, self.root));
                 return None;
             }
         };
@@ -193,13 +196,14 @@ impl Session {
             let (sizes, _) = plans::sizes(None, model, &overrides);
             let elaborated = elaborate_model(program, self.root, model, &sizes);
             found.extend(elaborated.diagnostics);
+            found.extend(check_functions(program, self.root, model, &sizes));
             used.extend(elaborated.used);
         }
         for plan in plans_of(program) {
             let (file, model) = match model_of(program, self.root, Some(plan)) {
                 Ok(found) => found,
                 Err(diagnostic) => {
-                    found.push(diagnostic);
+                    found.push(*diagnostic);
                     continue;
                 }
             };
@@ -247,7 +251,10 @@ fn at_root(diagnostic: Diagnostic, root: FileId) -> Diagnostic {
     diagnostic
 }
 
-fn choose_plan<'p>(program: &'p Program, choice: &PlanChoice) -> Result<Option<&'p ast::Plan>, Diagnostic> {
+fn choose_plan<'p>(
+    program: &'p Program,
+    choice: &PlanChoice,
+) -> Result<Option<&'p ast::Plan>, Box<Diagnostic>> {
     let plans: Vec<&ast::Plan> = plans_of(program).collect();
     let names: Vec<&str> = plans.iter().map(|plan| plan.name.name.as_str()).collect();
     match choice {
@@ -255,9 +262,11 @@ fn choose_plan<'p>(program: &'p Program, choice: &PlanChoice) -> Result<Option<&
         PlanChoice::Only => match plans[..] {
             [] => Ok(None),
             [plan] => Ok(Some(plan)),
-            _ => Err(Diagnostic::error(Code::WhichPlan, "the file has several plans")
-                .why(format!("plans: {}", names.join(", ")))
-                .hint(format!("-p {}", names[0]))),
+            _ => Err(Box::new(
+                Diagnostic::error(Code::WhichPlan, "the file has several plans")
+                    .why(format!("plans: {}", names.join(", ")))
+                    .hint(format!("-p {}", names[0])),
+            )),
         },
         PlanChoice::Named(name) => match plans.iter().find(|plan| plan.name.name == *name) {
             Some(plan) => Ok(Some(plan)),
@@ -270,7 +279,7 @@ fn choose_plan<'p>(program: &'p Program, choice: &PlanChoice) -> Result<Option<&
                 if let Some(near) = did_you_mean(name, names.iter().copied()) {
                     diagnostic = diagnostic.hint(format!("-p {near}"));
                 }
-                Err(diagnostic)
+                Err(Box::new(diagnostic))
             }
         },
     }
@@ -281,7 +290,7 @@ fn model_of<'p>(
     program: &'p Program,
     root: FileId,
     plan: Option<&ast::Plan>,
-) -> Result<(FileId, &'p ast::Model), Diagnostic> {
+) -> Result<(FileId, &'p ast::Model), Box<Diagnostic>> {
     let models: Vec<&ast::Model> = program
         .root_items()
         .filter_map(|item| match item {
@@ -292,12 +301,16 @@ fn model_of<'p>(
     let Some(plan) = plan else {
         return match models[..] {
             [model] => Ok((root, model)),
-            [] => Err(Diagnostic::error(Code::WhichModel, "the file has no model").hint("model Name { … }")),
+            [] => Err(Box::new(
+                Diagnostic::error(Code::WhichModel, "the file has no model").hint("model Name { … }"),
+            )),
             _ => {
                 let names: Vec<&str> = models.iter().map(|model| model.name.name.as_str()).collect();
-                Err(Diagnostic::error(Code::WhichModel, "the file has several models")
-                    .why(format!("models: {}", names.join(", ")))
-                    .hint("-p PLAN    // a plan names its model"))
+                Err(Box::new(
+                    Diagnostic::error(Code::WhichModel, "the file has several models")
+                        .why(format!("models: {}", names.join(", ")))
+                        .hint("-p PLAN    // a plan names its model"),
+                ))
             }
         };
     };
@@ -311,7 +324,7 @@ fn model_of<'p>(
             if let Some(near) = did_you_mean(&plan.model.name, names) {
                 diagnostic = diagnostic.hint_edit(near.to_owned(), plan.model.span, near);
             }
-            Err(diagnostic)
+            Err(Box::new(diagnostic))
         }
     }
 }

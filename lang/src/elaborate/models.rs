@@ -5,7 +5,7 @@ use super::context::{Elaborator, Purpose};
 use super::dims::STAND_IN;
 use super::instance::{Blueprint, ItemKind};
 use super::program::Program;
-use super::value::{Env, Value};
+use super::value::{Env, InstanceId, Value};
 use crate::ast::{self, DimDeclaration, ExprKind, Function, Item, Member, TypeKind};
 use crate::codes::Code;
 use crate::diagnostic::Diagnostic;
@@ -56,6 +56,23 @@ pub(super) fn elaborate_model(
     }
 }
 
+/// Checks the functions of a model that are not its `loss`, which need not be called.
+pub(super) fn check_functions(
+    program: &Program,
+    file: FileId,
+    item: &ast::Model,
+    sizes: &Sizes,
+) -> Vec<Diagnostic> {
+    let mut elaborator = Elaborator::new(program, Purpose::Model);
+    let (instance, _) = elaborator.model_instance(file, item, sizes);
+    for function in elaborator.instances[instance].functions.clone() {
+        if function.name.as_ref().is_some_and(|name| name.name != "loss") {
+            elaborator.check_function(file, Some(instance), function);
+        }
+    }
+    elaborator.diagnostics
+}
+
 /// Checks an item by itself, with stand-ins for its dims.
 pub(super) fn check_item(program: &Program, file: FileId, item: &Item) -> Vec<Diagnostic> {
     let mut elaborator = Elaborator::new(program, Purpose::Generic);
@@ -70,22 +87,7 @@ pub(super) fn check_item(program: &Program, file: FileId, item: &Item) -> Vec<Di
 
 impl<'p> Elaborator<'p> {
     fn model(&mut self, file: FileId, item: &'p ast::Model, sizes: &Sizes) -> Option<Model> {
-        let (dims, open) = self.model_dims(file, item, sizes);
-        let blueprint = Blueprint {
-            name: &item.name,
-            item: item.span,
-            kind: ItemKind::Model,
-            file,
-            members: &item.members,
-            hypers: &item.hypers,
-        };
-        let scope = Scope {
-            parent: None,
-            instance: item.name.name.clone(),
-            layer: item.name.name.clone(),
-            span: item.name.span,
-        };
-        let instance = self.instantiate(&blueprint, dims, &[], scope);
+        let (instance, open) = self.model_instance(file, item, sizes);
         let Some(loss) = self.instances[instance].function(Some("loss")) else {
             self.report(
                 Diagnostic::error(Code::LossSignature, format!("model `{}` has no `loss`", item.name.name))
@@ -119,6 +121,31 @@ impl<'p> Elaborator<'p> {
         })
     }
 
+    /// The model with its parameters and sub-layers, and the dims that it leaves open.
+    fn model_instance(
+        &mut self,
+        file: FileId,
+        item: &'p ast::Model,
+        sizes: &Sizes,
+    ) -> (InstanceId, Vec<DimId>) {
+        let (dims, open) = self.model_dims(file, item, sizes);
+        let blueprint = Blueprint {
+            name: &item.name,
+            item: item.span,
+            kind: ItemKind::Model,
+            file,
+            members: &item.members,
+            hypers: &item.hypers,
+        };
+        let scope = Scope {
+            parent: None,
+            instance: item.name.name.clone(),
+            layer: item.name.name.clone(),
+            span: item.name.span,
+        };
+        (self.instantiate(&blueprint, dims, &[], scope), open)
+    }
+
     /// The model's dims by name, and those that it leaves open.
     fn model_dims(
         &mut self,
@@ -127,6 +154,13 @@ impl<'p> Elaborator<'p> {
         sizes: &Sizes,
     ) -> (IndexMap<String, DimId>, Vec<DimId>) {
         let mut env = Env::new(file);
+        for hyper in &item.hypers {
+            if let Some(default) = &hyper.default {
+                let value = self.expression(&env, default);
+                let value = self.hyper_value(&hyper.ty, &value, default.span);
+                env.values.push((hyper.name.name.clone(), value));
+            }
+        }
         let mut open = Vec::new();
         let declarations = item.members.iter().filter_map(|member| match member {
             Member::Dims(dims) => Some(&dims.dims),

@@ -102,12 +102,15 @@ impl Program {
         self.lookup(module.ast.id, name)
     }
 
-    /// The names of a module of the standard library that are its own.
+    /// The optimizers or functions of a module of the standard library.
     pub fn standard_names(&self, module: &str) -> Vec<&str> {
+        let optimizers = module == "optim";
+        let wanted = |item: &&Item| matches!(item, Item::Optimizer(_)) == optimizers;
         let module = self.modules.iter().find(|it| it.name.strip_prefix("std::") == Some(module));
         module
             .into_iter()
             .flat_map(|it| &it.ast.items)
+            .filter(wanted)
             .filter_map(item_name)
             .map(|it| it.name.as_str())
             .collect()
@@ -116,6 +119,12 @@ impl Program {
     /// Every name that a file sees.
     pub fn names(&self, file: FileId) -> impl Iterator<Item = &str> {
         self.module(file).into_iter().flat_map(|module| module.scope.keys().map(String::as_str))
+    }
+
+    /// Whether some of a file's items could not be parsed.
+    pub fn has_broken_items(&self, file: FileId) -> bool {
+        self.module(file)
+            .is_some_and(|module| module.ast.items.iter().any(|item| matches!(item, Item::Error(_))))
     }
 
     fn module(&self, file: FileId) -> Option<&Module> {

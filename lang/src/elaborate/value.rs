@@ -171,6 +171,8 @@ pub(super) struct Instance<'p> {
     pub layers: IndexMap<String, SubLayer>,
     /// The functions it has under these hyper-parameters.
     pub functions: Vec<&'p ast::Function>,
+    /// Whether some of its members could not be parsed, so that a name it lacks may be one of theirs.
+    pub broken: bool,
     /// The states it has: of an optimizer.
     pub states: Vec<&'p ast::State>,
 }

@@ -196,8 +196,9 @@ impl<'p> Elaborator<'p> {
             return Some(());
         }
         let wanted = takes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+        let noun = if takes == [1] { "argument" } else { "arguments" };
         self.report(
-            Diagnostic::error(Code::WrongArguments, format!("`{}` takes {wanted} arguments", call.name.name))
+            Diagnostic::error(Code::WrongArguments, format!("`{}` takes {wanted} {noun}", call.name.name))
                 .label(call.span, format!("has {count}"))
                 .hint(usage(&call.name.name)),
         );

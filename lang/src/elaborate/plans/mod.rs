@@ -34,15 +34,17 @@ pub(super) struct Overrides {
 
 impl Overrides {
     /// Reads names and values as they stand on the command line.
-    pub fn read(pairs: &[(String, String)]) -> Result<Overrides, Diagnostic> {
+    pub fn read(pairs: &[(String, String)]) -> Result<Overrides, Box<Diagnostic>> {
         let mut values = IndexMap::new();
         for (name, value) in pairs {
             let size = value.replace('_', "").parse::<u64>().ok().filter(|&size| size > 0);
             let Some(size) = size else {
                 let title = format!("`-D {name}={value}`: not a size");
-                return Err(Diagnostic::error(Code::InvalidOverride, title)
-                    .why("a size is a positive integer")
-                    .hint(format!("-D {name}=128")));
+                return Err(Box::new(
+                    Diagnostic::error(Code::InvalidOverride, title)
+                        .why("a size is a positive integer")
+                        .hint(format!("-D {name}=128")),
+                ));
             };
             let name = name.strip_prefix("batch.").unwrap_or(name);
             values.insert(name.to_owned(), size);

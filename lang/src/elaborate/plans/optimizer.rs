@@ -296,7 +296,7 @@ impl<'p> Elaborator<'p> {
         let value = self.function_body(&mut env, function);
         let results = self.scalars(value, function)?;
         if results.len() != 1 + states.len() {
-            let title = format!("{} results for the parameter and {} states", results.len(), states.len());
+            let title = format!("{} of {} results", results.len(), 1 + states.len());
             self.report(
                 Diagnostic::error(Code::InvalidOptimizer, title)
                     .label(function.result.span, "does not fit")

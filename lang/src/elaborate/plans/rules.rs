@@ -224,10 +224,9 @@ impl Resolver<'_> {
         let about = |role: Role| [r1, r2].iter().all(|roles| roles.is_empty() || roles.contains(&role));
         let both = |dims: &[DimId]| self.has_factor(dims, first) && self.has_factor(dims, second);
         let model = self.model;
-        if about(Role::Params) || about(Role::Grads) || about(Role::Opt) {
-            if let Some(param) = model.params.values().find(|it| both(&it.dims)) {
-                return Some((format!("`{}`", param.path), param.span));
-            }
+        let params = about(Role::Params) || about(Role::Grads) || about(Role::Opt);
+        if let Some(param) = model.params.values().find(|it| params && both(&it.dims)) {
+            return Some((format!("`{}`", param.path), param.span));
         }
         let node = model.graph.nodes.values().find(|it| about(Role::Acts) && both(&it.ty.dims))?;
         Some(("this value".to_owned(), node.span))
@@ -251,7 +250,7 @@ impl Resolver<'_> {
             let whole = places.iter().any(|&(other, others, _)| {
                 other != dim && others == axes && self.model.dims[other].factors.contains(&dim)
             });
-            if whole && ranks % data.size == 0 {
+            if whole && ranks.is_multiple_of(data.size) {
                 continue;
             }
             let axes = axes.join(", ");
@@ -286,10 +285,10 @@ impl Resolver<'_> {
         let mut left = ranks;
         for atom in self.model.atoms(dim) {
             let size = self.model.dims[atom].size;
-            if size % left == 0 {
+            if size.is_multiple_of(left) {
                 return true;
             }
-            if left % size != 0 {
+            if !left.is_multiple_of(size) {
                 return false;
             }
             left /= size;

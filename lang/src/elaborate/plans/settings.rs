@@ -96,7 +96,7 @@ impl Resolver<'_> {
         }
         let micro = batch.micro.unwrap_or(1);
         let unit = ranks.saturating_mul(micro);
-        if batch.global % unit == 0 {
+        if batch.global.is_multiple_of(unit) {
             return;
         }
         let title =

@@ -1,24 +1,8 @@
 //! Examples and the standard library elaborate; parameter counts and paths are what they should be.
 
+use crate::support::{compiled, in_project, no_files, read};
 use dtlc_lang::render::{Colour, render_all};
-use dtlc_lang::{Compiled, Loaded, Options, PlanChoice, check_all, compile};
-
-fn no_files(_: &str, _: &[&str]) -> Loaded {
-    Loaded::Missing
-}
-
-fn read(path: &str) -> Vec<u8> {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../");
-    std::fs::read(format!("{root}{path}")).unwrap()
-}
-
-fn compiled(path: &str, plan: PlanChoice) -> Compiled {
-    let options = Options { plan, overrides: Vec::new() };
-    match compile(&no_files, path, &read(path), &options) {
-        Ok(compiled) => compiled,
-        Err(rejected) => panic!("{}", render_all(&rejected.diagnostics, &rejected.sources, Colour::Never)),
-    }
-}
+use dtlc_lang::{PlanChoice, SourceMap, check_all};
 
 const EXAMPLES: [&str; 7] = [
     "examples/bytes.dtl",
@@ -46,6 +30,22 @@ fn library_checks_by_itself() {
         let checked = check_all(&no_files, &format!("stdlib/{name}.dtl"), text.as_bytes());
         let report = render_all(&checked.diagnostics, &checked.sources, Colour::Never);
         assert!(checked.diagnostics.is_empty(), "{name}\n{report}");
+    }
+}
+
+#[test]
+fn examples_and_library_are_in_canonical_form() {
+    let library = dtlc_lang::elaborate::STDLIB.iter().map(|(name, _)| format!("stdlib/{name}.dtl"));
+    for path in EXAMPLES.into_iter().map(str::to_owned).chain(library) {
+        let text = String::from_utf8(read(&path)).expect("UTF-8");
+        let mut sources = SourceMap::new();
+        let id = sources.add(path.clone(), &text);
+        let formatted = dtlc_lang::format(sources.file(id)).expect("no syntax errors");
+        if std::env::var_os("DTLC_UPDATE").is_some() {
+            std::fs::write(in_project(&path), formatted).expect("the file can be written");
+        } else {
+            assert_eq!(formatted, text, "{path}");
+        }
     }
 }
 
