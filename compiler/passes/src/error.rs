@@ -63,10 +63,14 @@ impl PassError {
         PassError { kind, place: Place::Origin(origin), text: text.into(), help: None }
     }
 
+    /// An error that no place in the source causes.
+    pub fn nowhere(kind: PassErrorKind, text: impl Into<String>) -> PassError {
+        PassError { kind, place: Place::Nowhere, text: text.into(), help: None }
+    }
+
     /// A fault of the compiler itself.
     pub fn bug(text: impl fmt::Display) -> PassError {
-        let text = format!("bug in dtlc: {text}");
-        PassError { kind: PassErrorKind::Bug, place: Place::Nowhere, text, help: None }
+        PassError::nowhere(PassErrorKind::Bug, format!("bug in dtlc: {text}"))
     }
 
     /// The same with advice.

@@ -14,7 +14,7 @@ fn both(forward: &Program, micro: Dim) -> [Program; 2] {
     differentiate(&mut whole, DType::F32).expect("it can be differentiated");
     simplify(&mut whole, Gradients::Taken);
     let mut rolled = whole.clone();
-    accumulate(&mut rolled, Some(micro)).expect("it is a sum over micro-batches");
+    accumulate(&mut rolled, micro).expect("it is a sum over micro-batches");
     let before = rolled.clone();
     simplify(&mut rolled, Gradients::Taken);
     compare(&before, &rolled);
@@ -94,7 +94,7 @@ fn a_loss_without_gradients() {
     let (mut forward, micro) = llama(Extra::BatchStatistic);
     simplify(&mut forward, Gradients::Taken);
     let mut rolled = forward.clone();
-    accumulate(&mut rolled, Some(micro)).expect("what is combined last can be anything");
+    accumulate(&mut rolled, micro).expect("what is combined last can be anything");
     simplify(&mut rolled, Gradients::Taken);
     compare(&forward, &rolled);
 }
@@ -103,7 +103,7 @@ fn a_loss_without_gradients() {
 fn a_statistic_of_all_micro_batches_is_refused() {
     let (mut forward, micro) = llama(Extra::BatchStatistic);
     differentiate(&mut forward, DType::F32).expect("it can be differentiated");
-    let error = accumulate(&mut forward, Some(micro)).expect_err("it is no sum over micro-batches");
+    let error = accumulate(&mut forward, micro).expect_err("it is no sum over micro-batches");
     assert_eq!(error.kind, PassErrorKind::NotASum);
 }
 

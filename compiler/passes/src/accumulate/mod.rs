@@ -26,12 +26,11 @@ use dtlc_ir::{Builder, Dim, Inst, Op, Phase, Program, StateKind, Value};
 use roll::Roll;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Rolls `micro` up, so that no value has it but inputs and outputs. Nothing happens without it.
+/// Rolls `micro` up, so that no value has it but inputs and outputs.
 ///
 /// # Errors
 /// The loss is not a sum over micro-batches.
-pub fn accumulate(program: &mut Program, micro: Option<Dim>) -> Result<(), PassError> {
-    let Some(micro) = micro else { return Ok(()) };
+pub fn accumulate(program: &mut Program, micro: Dim) -> Result<(), PassError> {
     let facts = separated(program, micro)?;
     let insts = std::mem::take(&mut program.main.insts);
     let plan = Plan::new(program, &facts, &insts)?;

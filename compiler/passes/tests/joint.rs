@@ -1,0 +1,164 @@
+//! From the text of a model to its whole step: the examples under every plan, and AdamW by hand.
+
+mod support;
+
+use dtlc_ir::{Program, StateKind, verify};
+use dtlc_lang::{Compiled, Loaded, Options, PlanChoice, check_all, compile};
+use dtlc_passes::{Lowered, Mode, PassError, Position, joint, lower};
+use std::path::Path;
+use support::{arguments, difference, output, run};
+
+fn nothing(_: &str, _: &[&str]) -> Loaded {
+    Loaded::Missing
+}
+
+fn read(example: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(example);
+    std::fs::read(path).expect("the example is there")
+}
+
+fn compiled(example: &str, text: &[u8], plan: Option<&str>, overrides: &[(&str, &str)]) -> Compiled {
+    let plan = plan.map_or(PlanChoice::None, |plan| PlanChoice::Named(plan.to_string()));
+    let overrides = overrides.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    match compile(&nothing, example, text, &Options { plan, overrides }) {
+        Ok(compiled) => compiled,
+        Err(rejected) => panic!("{example}: {:?}", rejected.diagnostics),
+    }
+}
+
+fn lowered(compiled: &Compiled) -> Result<Lowered, PassError> {
+    let locate = |span| {
+        let (position, file) = (compiled.sources.position(span), compiled.sources.file(span.file));
+        Position { file: file.name.clone(), line: position.line, column: position.column }
+    };
+    lower(&compiled.model, compiled.plan.as_ref(), &locate)
+}
+
+fn program(compiled: &Compiled, mode: Mode) -> Program {
+    let mut lowered = lowered(compiled).expect("it can be lowered");
+    if let Err(fault) = verify::logical(&lowered.program) {
+        panic!("{fault:?}");
+    }
+    joint(&mut lowered, compiled.plan.as_ref(), mode).expect("it can be completed");
+    if let Err(fault) = verify::joint(&lowered.program) {
+        panic!("{fault:?}");
+    }
+    lowered.program
+}
+
+#[test]
+fn every_example_under_every_plan() {
+    let examples = [
+        "bert.dtl",
+        "bytes.dtl",
+        "gpt2.dtl",
+        "llama3.dtl",
+        "golden/gpt2.dtl",
+        "golden/llama.dtl",
+        "papers/zero.dtl",
+    ];
+    for example in examples {
+        let text = read(example);
+        let plans = check_all(&nothing, example, &text).plans;
+        assert!(!plans.is_empty(), "{example} has plans");
+        for (plan, _) in &plans {
+            let compiled = compiled(example, &text, Some(plan), &[]);
+            let train = program(&compiled, Mode::Train);
+            assert!(train.states.iter().all(|state| state.updated.is_some()), "{example} {plan}");
+            program(&compiled, Mode::Gradients);
+            program(&compiled, Mode::Evaluate);
+        }
+    }
+}
+
+/// Sizes that the interpreter is quick with.
+const SMALL: [(&str, &str); 7] =
+    [("D", "4"), ("K", "4"), ("F", "6"), ("V", "7"), ("seq", "5"), ("global", "4"), ("micro", "2")];
+
+#[test]
+fn micro_batches_change_nothing() {
+    let text = read("golden/llama.dtl");
+    let [once, twice] = [("one", &SMALL[..6]), ("accum2", &SMALL[..])].map(|(plan, overrides)| {
+        program(&compiled("llama.dtl", &text, Some(plan), overrides), Mode::Gradients)
+    });
+    let inputs = arguments(&once, -0.5, 0.5);
+    // The batch is the product of micro-batches and sequences, elements in the same order.
+    let mut split = arguments(&twice, -0.5, 0.5);
+    for (split, whole) in split.iter_mut().zip(&inputs) {
+        split.data.clone_from(&whole.data);
+    }
+    for named in &once.outputs {
+        let [expected, found] = [(&once, &inputs), (&twice, &split)]
+            .map(|(program, arguments)| output(program, arguments, &named.name));
+        assert!(difference(&found, &expected) < 1e-10, "{}", named.name);
+    }
+}
+
+#[test]
+fn one_step_of_adamw() {
+    let text = read("golden/llama.dtl");
+    let compiled = compiled("llama.dtl", &text, Some("one"), &SMALL[..6]);
+    let [gradients, train] = [Mode::Gradients, Mode::Train].map(|mode| program(&compiled, mode));
+    let inputs = arguments(&train, 0.0, 0.5);
+    let position = |index: usize| (train.main.params[index], &inputs[index]);
+    let count = gradients.states.len();
+    let mut plain: Vec<_> = inputs[..count].to_vec();
+    plain.extend(inputs[train.states.len()..].iter().take(gradients.inputs.len()).cloned());
+    let gradient = |path: &str| output(&gradients, &plain, &format!("grad.{path}"));
+    let all: Vec<Vec<f64>> = gradients.states.iter().map(|state| gradient(&state.path)).collect();
+    let norm = all.iter().flatten().map(|slope| slope * slope).sum::<f64>().sqrt();
+    assert!((output(&train, &inputs, "grad_norm")[0] - norm).abs() < 1e-9 * norm);
+    assert_eq!(output(&train, &inputs, "lr"), [1e-3]);
+    let outcome = run(&train, &inputs);
+    let held = |path: &str| {
+        let index = train.states.iter().position(|state| state.path == path).expect("it is a state");
+        position(index).1.data.clone()
+    };
+    for (state, gradient) in gradients.states.iter().zip(&all) {
+        let path = &state.path;
+        let decay = if path.contains("norm") { 0.0 } else { 0.1 };
+        let [p, m, v] = [held(path), held(&format!("{path}.m")), held(&format!("{path}.v"))];
+        let step: i32 = 7;
+        let after = |index: usize| {
+            let g = gradient[index] * (1.0 / (norm + 1e-6)).min(1.0);
+            let m = 0.9 * m[index] + 0.1 * g;
+            let v = 0.95 * v[index] + 0.05 * g * g;
+            let scaled = m / (1.0 - 0.9f64.powi(step)) / ((v / (1.0 - 0.95f64.powi(step))).sqrt() + 1e-8);
+            [p[index] * (1.0 - 1e-3 * decay) - 1e-3 * scaled, m, v]
+        };
+        for (slot, name) in [path.clone(), format!("{path}.m"), format!("{path}.v")].iter().enumerate() {
+            let expected: Vec<f64> = (0..p.len()).map(|index| after(index)[slot]).collect();
+            let found = &outcome.state(&train, name).expect("it is updated").data;
+            assert!(difference(found, &expected) < 1e-9, "{name}");
+        }
+    }
+}
+
+#[test]
+fn low_precision_has_master_weights() {
+    let text = String::from_utf8(read("golden/llama.dtl")).expect("it is text");
+    let text = text.replacen(
+        "batch { seq 64, global 8 }",
+        "batch { seq 64, global 8 }\n  precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }",
+        1,
+    );
+    let compiled = compiled("llama.dtl", text.as_bytes(), Some("one"), &SMALL[..6]);
+    let train = program(&compiled, Mode::Train);
+    let masters = train.states.iter().filter(|state| matches!(state.kind, StateKind::Master(_))).count();
+    let parameters =
+        train.states.iter().filter(|state| matches!(state.kind, StateKind::Parameter(_))).count();
+    assert_eq!(masters, parameters);
+    assert_eq!(train.states.len(), 4 * parameters);
+    let inputs = arguments(&train, 0.0, 0.5);
+    assert!(output(&train, &inputs, "loss")[0].is_finite());
+}
+
+#[test]
+fn a_batch_that_does_not_divide_is_an_error() {
+    let text = read("golden/llama.dtl");
+    let mut compiled = compiled("llama.dtl", &text, Some("accum2"), &[]);
+    let batch = compiled.plan.as_mut().and_then(|plan| plan.batch.as_mut()).expect("the plan has a batch");
+    batch.micro = Some(3);
+    let error = lowered(&compiled).expect_err("8 is no multiple of 3");
+    assert_eq!(error.kind, dtlc_passes::PassErrorKind::Batch);
+}
