@@ -84,7 +84,8 @@ impl Realiser<'_> {
                 lasts(left) && apart(right) || apart(left) && lasts(right)
             }
             Op::Concat { .. } => inst.args.iter().all(|&arg| partial(arg)),
-            Op::Take { .. } | Op::ScatterAdd { .. } => false,
+            Op::ScatterAdd { .. } => partial(inst.args[0]) && apart(inst.args[1]),
+            Op::Take { .. } => false,
             Op::Attention(_) | Op::AttentionGradient(_) | Op::Scan(_) | Op::Fused(_) => false,
             Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => false,
         }

@@ -5,6 +5,7 @@ mod accumulation;
 mod block;
 mod contracts;
 mod errors;
+mod examples;
 mod llama;
 mod movement;
 mod strategies;
