@@ -1,19 +1,24 @@
 //! The golden examples in small, from their text through every pass up to collectives, under all their plans.
 
 use crate::support::check_request;
-use dtlc_ir::{DType, Program, verify};
+use dtlc_ir::{Program, verify};
 use dtlc_lang::plan::Expect;
 use dtlc_lang::{Compiled, Loaded, Options, PlanChoice, check_all, compile};
 use dtlc_passes::expect::check_contracts;
 use dtlc_passes::partition::{PlacementRequest, merge_collectives, partition, plan_reshards};
-use dtlc_passes::{Gradients, Position, accumulate, differentiate, lower, simplify, update};
+use dtlc_passes::{Mode, Position, joint as complete, lower};
 
 fn nothing(_: &str, _: &[&str]) -> Loaded {
     Loaded::Missing
 }
 
 /// The joint program of one plan of an example, and what the plan asks for.
-fn joint(source: &str, plan: &str, sizes: &[(&str, &str)]) -> (Program, PlacementRequest, Vec<Expect>) {
+fn joint(
+    source: &str,
+    plan: &str,
+    sizes: &[(&str, &str)],
+    mode: Mode,
+) -> (Program, PlacementRequest, Vec<Expect>) {
     let overrides = sizes.iter().map(|&(name, size)| (name.to_string(), size.to_string())).collect();
     let options = Options { plan: PlanChoice::Named(plan.to_string()), overrides };
     let compiled = compile(&nothing, "example.dtl", source.as_bytes(), &options);
@@ -25,13 +30,8 @@ fn joint(source: &str, plan: &str, sizes: &[(&str, &str)]) -> (Program, Placemen
         Position { file: "example.dtl".to_string(), line: place.line, column: place.column }
     };
     let mut lowered = lower(&model, Some(&typed), &locate).unwrap_or_else(|error| panic!("{error}"));
-    let program = &mut lowered.program;
-    simplify(program, Gradients::ToCome);
-    differentiate(program, DType::F32).unwrap_or_else(|error| panic!("{error}"));
-    accumulate(program, lowered.micro).unwrap_or_else(|error| panic!("{error}"));
-    update(program, &typed).unwrap_or_else(|error| panic!("{error}"));
-    simplify(program, Gradients::Taken);
-    verify::joint(program).unwrap_or_else(|fault| panic!("{fault}"));
+    complete(&mut lowered, Some(&typed), mode).unwrap_or_else(|error| panic!("{error}"));
+    verify::joint(&lowered.program).unwrap_or_else(|fault| panic!("{fault}"));
     let request = PlacementRequest::from_plan(&typed, &model, |dim| lowered.dims[dim].to_vec());
     (lowered.program, request, typed.expect)
 }
@@ -40,8 +40,10 @@ fn every_plan(source: &str, sizes: &[(&str, &str)]) {
     let plans = check_all(&nothing, "example.dtl", source.as_bytes()).plans;
     assert!(!plans.is_empty());
     for (plan, _) in plans {
-        let (program, request, _) = joint(source, &plan, sizes);
-        check_request(&program, &request, &plan);
+        for mode in [Mode::Evaluate, Mode::Gradients, Mode::Train] {
+            let (program, request, _) = joint(source, &plan, sizes, mode);
+            check_request(&program, &request, &format!("{plan}, {mode:?}"));
+        }
     }
 }
 
@@ -61,7 +63,7 @@ fn golden_gpt2() {
 /// plan's contracts on collectives.
 fn contracts_hold(source: &str) {
     for (plan, _) in check_all(&nothing, "example.dtl", source.as_bytes()).plans {
-        let (program, request, contracts) = joint(source, &plan, &[]);
+        let (program, request, contracts) = joint(source, &plan, &[], Mode::Train);
         let made = partition(program, &request).unwrap_or_else(|errors| panic!("{plan}: {errors:#?}"));
         let mut program = made.program;
         plan_reshards(&mut program).unwrap_or_else(|errors| panic!("{plan}: {errors:#?}"));
