@@ -364,26 +364,7 @@ impl<'p> Elaborator<'p> {
 
     /// A stack of equal layers: its first arguments, as many as it has results, are carried through.
     fn repeat(&mut self, caller: &Env, callee: Callee<'p>, dim: DimId, given: &[Given<'_>]) -> Value {
-        let count = match &callee.function.result.kind {
-            TypeKind::Tuple(types) => types.len(),
-            TypeKind::Tensor { .. } | TypeKind::Scalar(_) | TypeKind::Error => 1,
-        };
-        let mut initial: Vec<NodeId> = Vec::new();
-        for argument in given.iter().take(count) {
-            match argument.value {
-                Value::Node(node) => initial.push(node),
-                Value::Error => return Value::Error,
-                Value::Number(_) | Value::Truth(_) | Value::Tuple(_) => {}
-            }
-        }
-        if initial.len() != count {
-            let title = "a repeated layer takes what it gives back";
-            return self.report(
-                Diagnostic::error(Code::RepeatType, title)
-                    .label(callee.span, format!("needs {count} tensors to carry from layer to layer"))
-                    .label(callee.function.result.span, "the layer's result"),
-            );
-        }
+        let Some(initial) = self.initial_carries(callee, given) else { return Value::Error };
         let outer = self.scope;
         if let Some(owner) = callee.owner {
             self.scope = self.instances[owner].scope;
@@ -413,6 +394,31 @@ impl<'p> Elaborator<'p> {
         let project =
             |(index, ty)| Value::Node(self.push(Operation::Project(index), vec![node], ty, callee.span));
         Value::Tuple(types.into_iter().enumerate().map(project).collect())
+    }
+
+    /// The tensors that a repeated layer is first given: as many as it has results.
+    fn initial_carries(&mut self, callee: Callee<'_>, given: &[Given<'_>]) -> Option<Vec<NodeId>> {
+        let count = match &callee.function.result.kind {
+            TypeKind::Tuple(types) => types.len(),
+            TypeKind::Tensor { .. } | TypeKind::Scalar(_) | TypeKind::Error => 1,
+        };
+        let mut initial: Vec<NodeId> = Vec::new();
+        for argument in given.iter().take(count) {
+            match argument.value {
+                Value::Node(node) => initial.push(node),
+                Value::Error => return None,
+                Value::Number(_) | Value::Truth(_) | Value::Tuple(_) => {}
+            }
+        }
+        if initial.len() == count {
+            return Some(initial);
+        }
+        self.report(
+            Diagnostic::error(Code::RepeatType, "a repeated layer takes what it gives back")
+                .label(callee.span, format!("needs {count} tensors to carry from layer to layer"))
+                .label(callee.function.result.span, "the layer's result"),
+        );
+        None
     }
 
     /// The results of a repeated layer, where they have the types that it started from.

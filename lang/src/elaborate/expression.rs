@@ -328,13 +328,9 @@ impl<'p> Elaborator<'p> {
             }
             if let Some(layer) = instance.layers.get(&name.name).cloned() {
                 if let Some(dims) = dims {
-                    return self.report(
-                        Diagnostic::error(
-                            Code::WrongDims,
-                            format!("`{}` has its dimensions already", name.name),
-                        )
-                        .label(dims.span, "given where it is declared"),
-                    );
+                    let title = format!("`{}` has its dimensions already", name.name);
+                    let diagnostic = Diagnostic::error(Code::WrongDims, title);
+                    return self.report(diagnostic.label(dims.span, "given where it is declared"));
                 }
                 let given = self.arguments(env, arguments);
                 return self.call_layer(env, &layer, &given, span);

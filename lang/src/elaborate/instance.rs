@@ -237,15 +237,7 @@ impl<'p> Elaborator<'p> {
         let (file, layer) = self.layer_item(env.file, &entry.layer)?;
         let dims =
             self.bind_formals(&env, layer.dims.as_ref(), entry.dims.as_ref(), &layer.name, entry.span)?;
-        let given: Vec<Given<'_>> = entry
-            .arguments
-            .iter()
-            .map(|it| Given {
-                name: it.name.as_ref(),
-                value: self.expression(&env, &it.value),
-                span: it.span,
-            })
-            .collect();
+        let given = self.arguments(&env, Some(&entry.arguments));
         let repeat = match &entry.repeat {
             Some(repeat) => Some(self.repeat_dim(&env, repeat, &member.name.name)?),
             None => None,

@@ -299,47 +299,7 @@ impl Elaborator<'_> {
         missing: &[DimId],
         extra: &[DimId],
     ) -> Diagnostic {
-        let mut diagnostic = diagnostic;
-        match (missing, extra) {
-            ([], extra) if !extra.is_empty() => {
-                diagnostic = diagnostic
-                    .why(format!("`{}` is too many", self.dim_list(extra)))
-                    .hint(format!("sum[{}](…)", self.dim_list(extra)));
-            }
-            (missing, []) if !missing.is_empty() => {
-                diagnostic = diagnostic.why(format!("`{}` is missing", self.dim_list(missing)));
-            }
-            ([wanted], [found]) => {
-                let (w, f) = (&self.dims[*wanted], &self.dims[*found]);
-                diagnostic =
-                    diagnostic.why(format!("`{}` and `{}` are different dimensions", f.name, w.name));
-                if w.size == f.size && !self.is_stand_in(&[*wanted, *found]) {
-                    diagnostic = diagnostic.hint(format!("rename[{} -> {}](…)", f.name, w.name));
-                }
-            }
-            (missing, extra) => {
-                if self.same_atoms(missing, extra) {
-                    diagnostic = match (missing, extra) {
-                        ([whole], parts) => diagnostic
-                            .why(format!("{} is one dimension there", self.factor_text(*whole)))
-                            .hint(format!(
-                                "merge[{} -> {}](…)",
-                                self.dim_list(parts),
-                                self.dims[*whole].name
-                            )),
-                        (parts, _) => diagnostic
-                            .why(format!("{} is one dimension here", self.dim_list(extra)))
-                            .hint(format!("split[{} -> {}](…)", self.dim_list(extra), self.dim_list(parts))),
-                    };
-                } else {
-                    diagnostic = diagnostic.why(format!(
-                        "`{}` is missing and `{}` is too many",
-                        self.dim_list(missing),
-                        self.dim_list(extra)
-                    ));
-                }
-            }
-        }
+        let mut diagnostic = self.compare(diagnostic, missing, extra);
         for &dim in missing.iter().chain(extra).take(4) {
             let data = &self.dims[dim];
             if diagnostic.labels.iter().all(|label| label.span != data.span) {
@@ -349,6 +309,29 @@ impl Elaborator<'_> {
             }
         }
         diagnostic
+    }
+
+    fn compare(&self, diagnostic: Diagnostic, missing: &[DimId], extra: &[DimId]) -> Diagnostic {
+        let (lacks, has) = (self.dim_list(missing), self.dim_list(extra));
+        match (missing, extra) {
+            ([], _) => diagnostic.why(format!("`{has}` is too many")).hint(format!("sum[{has}](…)")),
+            (_, []) => diagnostic.why(format!("`{lacks}` is missing")),
+            ([wanted], [found]) => {
+                let diagnostic = diagnostic.why(format!("`{has}` and `{lacks}` are different dimensions"));
+                let equal = self.dims[*wanted].size == self.dims[*found].size;
+                if equal && !self.is_stand_in(&[*wanted, *found]) {
+                    return diagnostic.hint(format!("rename[{has} -> {lacks}](…)"));
+                }
+                diagnostic
+            }
+            ([whole], _) if self.same_atoms(missing, extra) => diagnostic
+                .why(format!("{} is one dimension there", self.factor_text(*whole)))
+                .hint(format!("merge[{has} -> {lacks}](…)")),
+            (_, _) if self.same_atoms(missing, extra) => diagnostic
+                .why(format!("`{has}` is one dimension here"))
+                .hint(format!("split[{has} -> {lacks}](…)")),
+            (_, _) => diagnostic.why(format!("`{lacks}` is missing and `{has}` is too many")),
+        }
     }
 
     fn same_atoms(&self, left: &[DimId], right: &[DimId]) -> bool {

@@ -4,5 +4,6 @@ mod dumps;
 mod errors;
 mod examples;
 mod limits;
+mod mutate;
 mod options;
 mod support;

@@ -121,18 +121,7 @@ impl<'p> Elaborator<'p> {
 
     fn dispatch(&mut self, call: &Call<'_, 'p>) -> Value {
         let name = call.name.name.as_str();
-        let (takes, named): (&[usize], &[&str]) = match name {
-            "iota" | "random" => (&[0], &[]),
-            "sum" => (&[1], &[]),
-            "mean" => (&[1], &["over"]),
-            "max" => (&[1, 2], &[]),
-            "slice" => (&[1], &["start"]),
-            "attention" => (&[3], &["mask", "window", "softcap", "scale"]),
-            "dot" | "take" | "min" | "pow" => (&[2], &[]),
-            "select" => (&[3], &[]),
-            "concat" | "stack" => (&[], &[]),
-            _ => (&[1], &[]),
-        };
+        let (takes, named) = signature(name);
         if self.check_arguments(call, takes, named).is_none() {
             return Value::Error;
         }
@@ -313,6 +302,22 @@ impl<'p> Elaborator<'p> {
         }
         self.report(diagnostic);
         None
+    }
+}
+
+/// How many arguments without a name an operation takes (any number where it is empty), and the names of others.
+fn signature(name: &str) -> (&'static [usize], &'static [&'static str]) {
+    match name {
+        "iota" | "random" => (&[0], &[]),
+        "sum" => (&[1], &[]),
+        "mean" => (&[1], &["over"]),
+        "max" => (&[1, 2], &[]),
+        "slice" => (&[1], &["start"]),
+        "attention" => (&[3], &["mask", "window", "softcap", "scale"]),
+        "dot" | "take" | "min" | "pow" => (&[2], &[]),
+        "select" => (&[3], &[]),
+        "concat" | "stack" => (&[], &[]),
+        _ => (&[1], &[]),
     }
 }
 

@@ -70,18 +70,11 @@ pub(super) fn sizes(
         match item {
             PlanItem::Dims(dims) => {
                 for declared in &dims.dims {
-                    match declared.value.as_ref().map(integer) {
-                        Some(Ok(size)) => {
+                    match declared.value.as_ref().and_then(|value| integer(value).ok()) {
+                        Some(size) => {
                             sizes.named.insert(declared.name.name.clone(), (size, Some(declared.span)));
                         }
-                        Some(Err(_)) | None => diagnostics.push(
-                            Diagnostic::error(
-                                Code::InvalidSetting,
-                                "a plan gives dimensions sizes in numbers",
-                            )
-                            .label(declared.span, "no positive integer")
-                            .hint(format!("dims {} = 128", declared.name.name)),
-                        ),
+                        None => diagnostics.push(unsized_dim(declared)),
                     }
                 }
             }
@@ -112,6 +105,12 @@ pub(super) fn sizes(
         }
     }
     (sizes, diagnostics)
+}
+
+fn unsized_dim(declared: &ast::DimDeclaration) -> Diagnostic {
+    Diagnostic::error(Code::InvalidSetting, "a plan gives dimensions sizes in numbers")
+        .label(declared.span, "no positive integer")
+        .hint(format!("dims {} = 128", declared.name.name))
 }
 
 fn declares(model: &ast::Model, name: &str) -> bool {

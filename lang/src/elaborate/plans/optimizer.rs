@@ -273,17 +273,7 @@ impl<'p> Elaborator<'p> {
             let value = self.scalar_input(name, *span);
             env.values.push((name.clone(), value));
         }
-        let Some(function) = self.instances[instance].function(None) else {
-            self.report(
-                Diagnostic::error(
-                    Code::InvalidOptimizer,
-                    format!("optimizer `{}` computes nothing", item.name.name),
-                )
-                .label(item.name.span, "has no function without a name")
-                .hint("fn (parameter: f32, gradient: f32, lr: f32) -> f32 { … }"),
-            );
-            return None;
-        };
+        let function = self.update_function(instance, item)?;
         for parameter in &function.parameters {
             let value = match INPUTS.iter().position(|name| *name == parameter.name.name) {
                 Some(index) => {
@@ -295,19 +285,38 @@ impl<'p> Elaborator<'p> {
         }
         let value = self.function_body(&mut env, function);
         let results = self.scalars(value, function)?;
-        if results.len() != 1 + states.len() {
-            let title = format!("{} of {} results", results.len(), 1 + states.len());
-            self.report(
-                Diagnostic::error(Code::InvalidOptimizer, title)
-                    .label(function.result.span, "does not fit")
-                    .why("an optimizer gives back the new parameter, then each new state in order"),
-            );
-            return None;
-        }
+        self.check_results(results.len(), states.len(), function)?;
         let failed = self.diagnostics.iter().any(Diagnostic::is_error);
         let states = states.into_iter().map(|(name, _)| name).collect();
         let graph = self.graph(results);
         (!failed).then_some((states, graph))
+    }
+
+    fn update_function(&mut self, instance: usize, item: &ast::Optimizer) -> Option<&'p ast::Function> {
+        let function = self.instances[instance].function(None);
+        if function.is_none() {
+            self.report(
+                Diagnostic::error(
+                    Code::InvalidOptimizer,
+                    format!("optimizer `{}` computes nothing", item.name.name),
+                )
+                .label(item.name.span, "has no function without a name")
+                .hint("fn (parameter: f32, gradient: f32, lr: f32) -> f32 { … }"),
+            );
+        }
+        function
+    }
+
+    fn check_results(&mut self, results: usize, states: usize, function: &ast::Function) -> Option<()> {
+        if results == 1 + states {
+            return Some(());
+        }
+        self.report(
+            Diagnostic::error(Code::InvalidOptimizer, format!("{results} of {} results", 1 + states))
+                .label(function.result.span, "does not fit")
+                .why("an optimizer gives back the new parameter, then each new state in order"),
+        );
+        None
     }
 
     fn states(&mut self, instance: usize) -> Vec<(String, Span)> {
