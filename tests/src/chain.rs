@@ -4,8 +4,11 @@ use dtlc_codegen::assemble::{Assembled, assemble};
 use dtlc_codegen::cranelift::TargetFeatures;
 use dtlc_ir::{DType, Program, text};
 use dtlc_lang::{Compiled, Loaded, Options, PlanChoice, compile};
-use dtlc_passes::{Gradients, simplify};
-use dtlc_passes::{Position, differentiate, fuse, lower, memory::plan_memory, update};
+use dtlc_passes::memory::plan_memory;
+use dtlc_passes::partition::{PlacementRequest, merge_collectives, partition, plan_reshards};
+use dtlc_passes::{
+    Gradients, Position, accumulate, differentiate, fuse, lower, rematerialise, simplify, update,
+};
 
 /// What a step computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +19,8 @@ pub enum Mode {
     Train,
 }
 
-/// Compiles without placement.
-pub fn joint(path: &str, plan: PlanChoice, overrides: &[(&str, &str)], mode: Mode) -> Program {
+/// Compiles up to planned and merged collectives.
+pub fn planned(path: &str, plan: PlanChoice, overrides: &[(&str, &str)], mode: Mode) -> Program {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let overrides = overrides.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     let nothing = |_: &str, _: &[&str]| Loaded::Missing;
@@ -36,6 +39,18 @@ pub fn joint(path: &str, plan: PlanChoice, overrides: &[(&str, &str)], mode: Mod
         update(&mut program, plan.as_ref().expect("a plan")).unwrap_or_else(|error| panic!("{error:?}"));
     }
     simplify(&mut program, Gradients::Taken);
+    accumulate(&mut program, lowered.micro).unwrap_or_else(|error| panic!("{error:?}"));
+    simplify(&mut program, Gradients::Taken);
+    let mut request = PlacementRequest::default();
+    if let Some(plan) = &plan {
+        request = PlacementRequest::from_plan(plan, &model, |dim| lowered.dims[dim].to_vec());
+        request.add_pins(&program, &lowered.pins);
+    }
+    let partitioned = partition(program, &request).unwrap_or_else(|errors| panic!("{errors:#?}"));
+    let mut program = partitioned.program;
+    plan_reshards(&mut program).unwrap_or_else(|errors| panic!("{errors:#?}"));
+    rematerialise(&mut program, plan.as_ref().map_or(&[], |plan| &plan.remat));
+    merge_collectives(&mut program);
     program
 }
 

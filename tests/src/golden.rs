@@ -1,6 +1,6 @@
 //! The reference numbers of `tests/golden`: weights, batches, losses, norms and gradients of tiny models.
 
-use dtlc_runtime::files::safetensors::read_all;
+use dtlc_runtime::files::safetensors::{TensorFile, read_all};
 use dtlc_runtime::tensor::HostTensor;
 use indexmap::IndexMap;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 /// One model's reference training.
 pub struct Golden {
     tensors: IndexMap<String, HostTensor>,
+    /// Parameters in the order of `final_l2`.
+    order: Vec<String>,
 }
 
 impl Golden {
@@ -15,7 +17,9 @@ impl Golden {
     pub fn open(name: &str) -> Golden {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{name}_tiny.safetensors"));
         let tensors = read_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Golden { tensors }
+        let metadata = TensorFile::open(&path).unwrap_or_else(|error| panic!("{error}")).metadata().clone();
+        let order = serde_json::from_str(&metadata["param_order"]).unwrap_or_else(|error| panic!("{error}"));
+        Golden { tensors, order }
     }
 
     /// The initial weights by the reference's names.
@@ -38,6 +42,11 @@ impl Golden {
     /// A list of numbers such as `losses`.
     pub fn numbers(&self, name: &str) -> Vec<f64> {
         self.tensors[name].to_f32().into_iter().map(f64::from).collect()
+    }
+
+    /// The norm of each parameter after the five steps.
+    pub fn final_norms(&self) -> Vec<(String, f64)> {
+        self.order.iter().cloned().zip(self.numbers("final_l2")).collect()
     }
 
     /// Tokens and labels of a step.

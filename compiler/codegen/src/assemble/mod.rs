@@ -249,6 +249,7 @@ impl Assembler<'_> {
                     let depth = self.loops.iter().rposition(|&open| open == dim).unwrap_or(0);
                     target::Variable::LoopIndex(depth as u32)
                 }
+                Unknown::Step => target::Variable::Step,
                 Unknown::SeedLow => target::Variable::SeedLow,
                 Unknown::SeedHigh => target::Variable::SeedHigh,
             };

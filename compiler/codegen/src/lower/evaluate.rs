@@ -261,7 +261,7 @@ impl<'a> Evaluator<'a> {
             let last = match unknown {
                 Unknown::Coordinate(axis) => Some(self.program.mesh.axes[axis].size as i64 - 1),
                 Unknown::LoopIndex(dim) => Some(self.program.dims[dim].size as i64 - 1),
-                Unknown::SeedLow | Unknown::SeedHigh => None,
+                Unknown::Step | Unknown::SeedLow | Unknown::SeedHigh => None,
             };
             let reach = last.and_then(|last| last.checked_mul(coefficient));
             range =
@@ -273,7 +273,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Word 0 of the generator for the element's number over `dims`, keyed on seed, stream and step as
-    /// [`dtlc_ir::random_bits`] defines.
+    /// [`dtlc_ir::random_bits`] defines. The step that the instruction reads is the program's own.
     fn random(
         &mut self,
         inst: &Inst,
@@ -287,12 +287,10 @@ impl<'a> Evaluator<'a> {
             let size = self.program.dims[dim].size as i64;
             number = number.scaled(size).sum(&self.coordinate(result, dim, indices)?);
         }
-        let step = self.evaluate(inst.args[0], indices)?;
         let stream = i64::from(stream.wrapping_mul(dtlc_ir::STREAM_STEP));
-        let seed = |unknown, constant| Integer { constant, terms: vec![(unknown, 1)] };
-        let low = self.integer(seed(Unknown::SeedLow, stream))?.into();
-        let high = Index::from(self.integer(seed(Unknown::SeedHigh, 0))?);
-        let key = [low, high.plus(1, Variable::Data { register: step, bound: u32::MAX })];
+        let low = Integer { constant: stream, terms: vec![(Unknown::SeedLow, 1)] };
+        let high = Integer { constant: 0, terms: vec![(Unknown::SeedHigh, 1), (Unknown::Step, 1)] };
+        let key = [self.integer(low)?.into(), self.integer(high)?.into()];
         Ok(self.builder.random(key, number, 0, Draw::Unit))
     }
 

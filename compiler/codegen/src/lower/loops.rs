@@ -221,13 +221,17 @@ impl<'a> Lowering<'a> {
         !matches!(definition(self.evaluator.body, value), Some(Inst { op: Op::Constant(_), .. }))
     }
 
+    /// Stores values at these indices. All are computed before any is stored, since one may lie where an argument
+    /// of another does.
     fn store(&mut self, indices: &Indices, which: &dyn Fn(Value) -> bool) -> Result<(), LowerError> {
-        for position in 0..self.stored.len() {
+        let chosen: Vec<usize> =
+            (0..self.stored.len()).filter(|&position| which(self.stored[position].value)).collect();
+        let registers = chosen
+            .iter()
+            .map(|&position| self.evaluator.evaluate(self.stored[position].value, indices))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (position, register) in chosen.into_iter().zip(registers) {
             let Stored { value, tensor, accumulate } = self.stored[position];
-            if !which(value) {
-                continue;
-            }
-            let register = self.evaluator.evaluate(value, indices)?;
             let address = self.evaluator.address(value, indices)?;
             if accumulate {
                 self.evaluator.builder.accumulate(tensor, address, Combination::Sum, register);

@@ -31,6 +31,8 @@ pub enum Unknown {
     Coordinate(Axis),
     /// The index of the loop over this dim that the kernel stands in.
     LoopIndex(Dim),
+    /// The number of the step, from 1.
+    Step,
     /// The lower half of the run's seed.
     SeedLow,
     /// The upper half of the run's seed.
