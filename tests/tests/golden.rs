@@ -79,9 +79,29 @@ fn training_matches(model: &str, plan: &str) {
     let parameters = parameters(&session).unwrap_or_else(|error| panic!("{error}"));
     for (name, expected) in golden.final_norms() {
         let tensor = parameters.get(&name).unwrap_or_else(|| panic!("no {name} in {:?}", parameters.keys()));
-        let squares = tensor.to_f32().into_iter().map(|number| f64::from(number).powi(2)).sum::<f64>();
+        let mut numbers = tensor.to_f32();
+        if name.ends_with("b_qkv") {
+            without_key_bias_noise(&mut numbers, &golden.weights()[&name].to_f32(), plan);
+        }
+        let squares = numbers.into_iter().map(|number| f64::from(number).powi(2)).sum::<f64>();
         let error = (squares.sqrt() - expected).abs() / expected;
         assert!(error < 1e-5, "{plan}: the norm of {name} is {}, not {expected}", squares.sqrt());
+    }
+}
+
+/// Softmax does not see a bias on keys, so in exact arithmetic its gradient is zero and it stays where it started
+/// (biases do not decay). In f32 the gradient is rounding noise of about a tenth of Adam's epsilon, which Adam turns
+/// into steps of up to the learning rate. The noise is held to that bound and taken out before norms are compared.
+fn without_key_bias_noise(numbers: &mut [f32], start: &[f32], plan: &str) {
+    const LEARNING_RATE: f32 = 1e-3;
+    const STEPS: f32 = 5.0;
+    let third = numbers.len() / 3;
+    for (number, start) in numbers.iter_mut().zip(start).skip(third).take(third) {
+        assert!(
+            (*number - start).abs() <= STEPS * LEARNING_RATE,
+            "{plan}: a key bias moved from {start} to {number}"
+        );
+        *number = *start;
     }
 }
 
@@ -103,11 +123,4 @@ fn gpt2_gradients_under_every_plan() {
 #[test]
 fn gpt2_training_under_every_plan() {
     PLANS.iter().for_each(|plan| training_matches("gpt2", plan));
-}
-
-#[test]
-fn debug_one() {
-    let p = planned("../examples/golden/llama.dtl", PlanChoice::Named("one".into()), &[("S","16")], Mode::Gradients);
-    println!("{}", dtlc_ir::text::print_step(&p));
-    dtlc_tests::backend::check(&p, 256, 1e-5);
 }
