@@ -39,7 +39,9 @@ pub fn planned(path: &str, plan: PlanChoice, overrides: &[(&str, &str)], mode: M
         update(&mut program, plan.as_ref().expect("a plan")).unwrap_or_else(|error| panic!("{error:?}"));
     }
     simplify(&mut program, Gradients::Taken);
-    accumulate(&mut program, lowered.micro).unwrap_or_else(|error| panic!("{error:?}"));
+    if let Some(micro) = lowered.micro {
+        accumulate(&mut program, micro).unwrap_or_else(|error| panic!("{error:?}"));
+    }
     simplify(&mut program, Gradients::Taken);
     let mut request = PlacementRequest::default();
     if let Some(plan) = &plan {
