@@ -1,6 +1,7 @@
 //! The passes that take a typed model to a scheduled program.
 
 mod accumulate;
+mod cheap;
 mod differentiate;
 mod error;
 pub mod expect;

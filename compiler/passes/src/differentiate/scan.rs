@@ -8,11 +8,12 @@
 //! ```
 
 use super::Tape;
+use crate::cheap::is_cheap;
 use crate::error::PassError;
-use crate::regions::substitute;
+use crate::regions::{copy, substitute};
 use crate::uses::{captures, visit_region};
-use dtlc_ir::{Builder, Inst, Op, Phase, Region, Scan, ScanOutput, Type, Value};
-use rustc_hash::FxHashMap;
+use dtlc_ir::{Builder, Inst, Op, Phase, Program, Region, Scan, ScanOutput, Type, Value, ValueInfo};
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 /// Appends the backward scan of `inst` and lets the forward one save what that reads.
@@ -111,8 +112,8 @@ impl Reversal {
         Ok(stacks)
     }
 
-    /// Gives the body what it reads of the forward body: constants again, slices of the same stacks, and the
-    /// rest through new stacked outputs of the forward scan. Returns the number of stacks.
+    /// Gives the body what it reads of the forward body: what is cheap computed again, slices of the same stacks,
+    /// and the rest through new stacked outputs of the forward scan. Returns the number of stacks.
     fn save(
         &mut self,
         builder: &mut Builder,
@@ -120,30 +121,17 @@ impl Reversal {
         args: &[Value],
         results: &mut SmallVec<[Value; 2]>,
     ) -> usize {
-        let defined: FxHashMap<Value, Option<usize>> = definitions(&forward.body);
-        let mut replaced: FxHashMap<Value, Value> = FxHashMap::default();
-        let mut cheap = Vec::new();
-        let mut read = Vec::new();
-        visit_region(&self.region, &mut |value| read.push(value));
-        for value in read {
-            let Some(&definition) = defined.get(&value) else { continue };
-            if replaced.contains_key(&value) {
-                continue;
-            }
+        let (read, mut again) = self.reads(builder.program, forward);
+        let mut copies: FxHashMap<Value, Value> = FxHashMap::default();
+        let insts = forward.body.insts.iter().filter(|inst| !is_cheap(builder.program, inst));
+        let defined: Vec<Value> = insts.flat_map(|inst| inst.results.iter().copied()).collect();
+        for value in
+            forward.body.params.clone().into_iter().chain(defined).filter(|value| read.contains(value))
+        {
             let info = builder.program.values[value].clone();
-            let copy = builder.program.values.push(info.clone());
-            replaced.insert(value, copy);
-            if let Some(inst) = definition.map(|index| &forward.body.insts[index])
-                && let Op::Constant(_) | Op::Iota { .. } = inst.op
-            {
-                cheap.push(Inst {
-                    results: SmallVec::from_slice(&[copy]),
-                    phase: Phase::Backward,
-                    ..inst.clone()
-                });
-                continue;
-            }
-            self.region.params.push(copy);
+            let copied = builder.program.values.push(info.clone());
+            copies.insert(value, copied);
+            self.region.params.push(copied);
             let position = forward.body.params.iter().position(|&param| param == value);
             if let Some(index) = position.filter(|&index| index >= forward.carries) {
                 self.args.push(args[index]);
@@ -151,15 +139,36 @@ impl Reversal {
             }
             let stacked =
                 Type::new(info.ty.dtype, std::iter::once(forward.dim).chain(info.ty.dims.iter().copied()));
-            let stack = builder.program.values.push(dtlc_ir::ValueInfo { ty: stacked, ..info });
+            let stack = builder.program.values.push(ValueInfo { ty: stacked, ..info });
             forward.body.yields.push(value);
             forward.outputs.push(ScanOutput::Stack);
             results.push(stack);
             self.args.push(stack);
         }
-        substitute(&mut self.region, &replaced);
-        self.region.insts.splice(0..0, cheap);
+        for inst in &mut again {
+            copy(builder.program, inst, &mut copies);
+            inst.phase = Phase::Backward;
+        }
+        substitute(&mut self.region, &copies);
+        self.region.insts.splice(0..0, again);
         self.args.len() - self.carries.len() - self.captured.len()
+    }
+
+    /// The values that the body reads, and the forward instructions that it repeats for them.
+    fn reads(&self, program: &Program, forward: &Scan) -> (FxHashSet<Value>, Vec<Inst>) {
+        let mut read: FxHashSet<Value> = FxHashSet::default();
+        visit_region(&self.region, &mut |value| {
+            read.insert(value);
+        });
+        let mut again = Vec::new();
+        for inst in forward.body.insts.iter().rev() {
+            if is_cheap(program, inst) && read.contains(&inst.results[0]) {
+                read.extend(&inst.args);
+                again.push(inst.clone());
+            }
+        }
+        again.reverse();
+        (read, again)
     }
 
     /// Appends the scan and hands out its results.
@@ -216,13 +225,4 @@ fn cotangent_param(tape: &Tape, builder: &mut Builder, value: Value) -> Value {
     let param = builder.program.add_value(ty, builder.origin);
     tape.mark(builder.program, param, value);
     param
-}
-
-/// What a region defines: the instruction's position, none for a parameter.
-fn definitions(region: &Region) -> FxHashMap<Value, Option<usize>> {
-    let params = region.params.iter().map(|&param| (param, None));
-    let insts = region.insts.iter().enumerate();
-    let results =
-        insts.flat_map(|(index, inst)| inst.results.iter().map(move |&result| (result, Some(index))));
-    params.chain(results).collect()
 }

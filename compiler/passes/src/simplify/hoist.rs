@@ -3,9 +3,10 @@
 //! Values that are cheaper to compute again than to read (constants, coordinates, broadcasts) are copied out
 //! for what goes, and stay for what does not; constants that a body reads from outside come into it.
 
+use crate::cheap::is_cheap;
 use crate::regions::{copy, substitute};
 use crate::uses::captures;
-use dtlc_ir::{Dim, Inst, Op, Program, Region, ScalarOp, Scan, Value};
+use dtlc_ir::{Dim, Inst, Op, Program, Region, Scan, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
@@ -78,17 +79,6 @@ fn moved(program: &mut Program, movable: Vec<(Inst, Cost)>) -> Vec<Inst> {
         all.push(inst);
     }
     all
-}
-
-fn is_cheap(program: &Program, inst: &Inst) -> bool {
-    match inst.op {
-        Op::Constant(_) | Op::Iota { .. } => true,
-        Op::Map(ScalarOp::Cast) => {
-            let elements = |value: Value| program.ty(value).elements(program);
-            elements(inst.results[0]) > elements(inst.args[0])
-        }
-        _ => false,
-    }
 }
 
 /// Whether an operation computes the same inside the scan over `dim` and outside.

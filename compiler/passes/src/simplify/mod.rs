@@ -12,6 +12,7 @@ mod rules;
 
 pub(crate) use dead::remove as remove_dead;
 
+use crate::cheap::is_cheap;
 use crate::interface::seal;
 use crate::regions::substitute;
 use dtlc_ir::{Builder, Inst, Op, Phase, Program, Region, Role, Value};
@@ -123,6 +124,12 @@ impl Rewriter<'_> {
                 define(&mut self.definitions, made);
             }
             return self.replace(inst.results[0], value);
+        }
+        // Each use of a broadcast or a wider copy has its own, which a kernel never stores.
+        let own = matches!(inst.op, Op::Map(_)) && is_cheap(self.builder.program, &inst);
+        if own {
+            define(&mut self.definitions, &inst);
+            return self.builder.region.insts.push(inst);
         }
         let key = self.key(&inst);
         if let Some(values) = known.get(&key) {

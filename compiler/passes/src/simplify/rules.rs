@@ -2,6 +2,7 @@
 //! its result is, after appending what that takes.
 
 use super::{Gradients, Rewriter};
+use crate::cheap::lossless;
 use dtlc_ir::interpret::{apply as evaluate, literal, stored};
 use dtlc_ir::{Builder, DType, Dim, Inst, Literal, Op, ScalarOp, Type, Value};
 use rustc_hash::FxHashMap;
@@ -78,10 +79,6 @@ fn cast(rewriter: &mut Rewriter, arg: Value, ty: &Type) -> Option<Value> {
         }
         _ => None,
     }
-}
-
-fn lossless(from: DType, to: DType) -> bool {
-    from == to || (from == DType::Bf16 && to == DType::F32) || from == DType::Bool
 }
 
 /// The number that every element of a value is.
