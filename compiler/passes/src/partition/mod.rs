@@ -35,7 +35,7 @@ pub use reshard::plan_reshards;
 pub(crate) use reshard::ring_bytes;
 
 use assign::{Assignments, Cause, Effect};
-use dtlc_ir::{Dim, Op, Program, Region, Role, StateKind};
+use dtlc_ir::{Dim, Op, Placement, Program, Region, Role, StateKind, Type};
 use mesh::{Entry, EntryInfo};
 use propagate::Graph;
 use request::role_name;
@@ -48,6 +48,10 @@ pub struct Partitioned {
     pub program: Program,
     /// Parameters that a store rule left whole, as no dimension was divided: the path and the rule.
     pub left_whole: Vec<(String, String)>,
+    /// For each parameter that has a gradient, the type that it is stored in until the update.
+    pub gradient_stores: Vec<Type>,
+    /// For each state, where it lies while it is used.
+    pub uses: Vec<Placement>,
 }
 
 /// Places every value of a joint program.
@@ -73,8 +77,29 @@ pub fn partition(
     let owners = stores::owners(&program);
     let stores = stores::decide(&program, &assignments, &owners, &looped)?;
     let update = place_update(&program, &assignments, &stores, &owners).map_err(|error| vec![error])?;
+    let gradient_stores = gradient_stores(&program, &assignments, &stores);
     let program = realise::realise(program.clone(), &assignments, &update, &stores, owners, leave)?;
-    Ok(Partitioned { program, left_whole: stores.whole })
+    let uses = program.states.iter().map(|state| assignments.placement(state.value)).collect();
+    Ok(Partitioned { program, left_whole: stores.whole, gradient_stores, uses })
+}
+
+/// A gradient rests as its parameter is used, split further by what its store adds.
+fn gradient_stores(program: &Program, assignments: &Assignments<'_>, stores: &Stores) -> Vec<Type> {
+    let parameters = program.states.iter().zip(&stores.gradients);
+    let of_parameter = parameters.filter_map(|(state, shards)| {
+        let gradient = program.values.values().find(|info| info.gradient_of == Some(state.value))?;
+        let mut placement = assignments.placement(state.value);
+        for &(dim, entry) in shards {
+            for &axis in &assignments.entries[entry].axes {
+                if placement.dim_on(axis).is_none() {
+                    placement.add_shard(dim, axis);
+                }
+            }
+        }
+        let ty = program.ty(state.value);
+        Some(Type { dtype: gradient.ty.dtype, dims: ty.dims.clone(), placement })
+    });
+    of_parameter.collect()
 }
 
 /// The dimensions that scans iterate over.
