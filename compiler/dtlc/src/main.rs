@@ -1,3 +1,7 @@
 //! The `dtlc` binary.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    dtlc::main(std::env::args_os())
+}

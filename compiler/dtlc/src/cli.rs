@@ -1,0 +1,313 @@
+//! The command line: names, flags and help. What each command does stands in `commands`.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// What stands at the end of `dtlc --help`.
+const OVERVIEW: &str = "\
+Examples:
+  dtlc check model.dtl                      all mistakes of a file, under every plan
+  dtlc explain model.dtl -p node8           where everything lives, what moves, what it costs
+  dtlc verify model.dtl -p node8            the sharded program against one rank, in small
+  dtlc train model.dtl -p node8 --data text --steps 100
+
+Exit status: 0 good, 1 the input is at fault, 2 usage, 3 a fault at run time, 4 a bug of dtlc, 130 interrupted.
+Colour and progress bars are for terminals only; NO_COLOR turns colour off.";
+
+/// Compiles, explains, checks and trains sharded models written in `.dtl`.
+#[derive(Debug, Parser)]
+#[command(name = "dtlc", version, after_help = OVERVIEW, max_term_width = 100, arg_required_else_help = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print results as JSON, one value a line, and diagnostics as one object on standard error.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "the variants' documentation is the help text of their arguments")]
+pub enum Command {
+    Check(Check),
+    Fmt(Fmt),
+    Emit(Emit),
+    Explain(Explain),
+    Verify(Verify),
+    Run(Run),
+    Train(Train),
+    Snapshot(Snapshot),
+    Build(Build),
+}
+
+/// A file, its plan, and sizes that override what it says.
+#[derive(Args, Clone, Debug)]
+pub struct Source {
+    /// The `.dtl` file.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "a flattened argument's documentation would replace the command's")]
+    pub choice: Choice,
+}
+
+/// Which plan, and sizes that override what the file says.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Choice {
+    /// The plan. Left out: the file's only one; a file without plans runs on one rank, in f32.
+    #[arg(short, long, value_name = "NAME")]
+    pub plan: Option<String>,
+    /// Override a sized dimension, an axis of the mesh, or `seq`, `global`, `micro` of the batch.
+    #[arg(short = 'D', long = "define", value_name = "NAME=VALUE", value_parser = parse_override)]
+    pub define: Vec<(String, String)>,
+}
+
+/// Parse, type, place and plan the memory of every plan; show all mistakes at once.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  dtlc check examples/llama3.dtl
+
+Succeeds where every model is well-formed and every plan fits its mesh, its `memory` and its `expect`.")]
+pub struct Check {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "see `Source`")]
+    pub source: Source,
+}
+
+/// Bring files into their canonical form; comments are kept.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  dtlc fmt model.dtl                        rewrites the file
+  dtlc fmt --check examples/*.dtl           changes nothing; exit status 1 and a diff where one would change")]
+pub struct Fmt {
+    /// The files.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Only say what would change.
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Print one stage of the compilation as text.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  dtlc emit model.dtl --stage logical       the mathematics, on one device
+  dtlc emit model.dtl -p tp2 --stage sharded
+  dtlc emit model.dtl -p tp2 --stage clif   what the code generator is given
+
+The stages in their order: ast, model, logical (forward), joint (with backward and optimizer), sharded (with
+placements and reshards), scheduled (with collectives, fused kernels), kernels, clif, program. From `logical` to
+`scheduled` the text is the same language, and parses back.")]
+pub struct Emit {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "see `Source`")]
+    pub source: Source,
+    /// The stage.
+    #[arg(long, value_enum, value_name = "STAGE")]
+    pub stage: EmitStage,
+    /// The rank. One program serves all ranks of the mesh, so this only checks that there is such a rank, and
+    /// resolves its coordinates in `program`.
+    #[arg(long, value_name = "R")]
+    pub rank: Option<u64>,
+}
+
+/// What `emit` can print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(missing_docs, reason = "each is the stage its name says")]
+pub enum EmitStage {
+    Ast,
+    Model,
+    Logical,
+    Joint,
+    Sharded,
+    Scheduled,
+    Kernels,
+    Cuda,
+    Ptx,
+    Clif,
+    Program,
+}
+
+/// Show placements, collectives, memory and work of a plan, or what a diagnostic's code means.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  dtlc explain examples/llama3.dtl -p b70_tp8_sp
+  dtlc explain examples/llama3.dtl -p b70_tp8_sp --json
+  dtlc explain E0467
+
+The model is printed with every placement written out; it is legal input. Memory and work are the busiest rank's, work
+is for a step and counts matrix products and attention: `model` is the mathematics once, causal attention as half;
+`hardware` adds what is computed again.")]
+pub struct Explain {
+    /// The `.dtl` file, or a code such as E0467.
+    #[arg(value_name = "FILE|CODE")]
+    pub subject: PathBuf,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "see `Source`")]
+    pub choice: Choice,
+}
+
+/// Run the sharded program in small against one rank: loss, every gradient, every updated parameter.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  dtlc verify examples/llama3.dtl -p b70_tp8_sp
+
+Sizes are made small, the mesh is kept (cut down to 16 ranks, every axis at 2 or more); what is made smaller is printed.
+Parameters and inputs are random. The error of a tensor is its largest difference over the larger of its own largest element and
+1e-3 of the model's largest gradient; parameters are compared after one step of SGD. Above 1e-5 in f32 the exit
+status is 3.")]
+pub struct Verify {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "see `Source`")]
+    pub source: Source,
+    /// Seed of parameters and inputs.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Evaluate a model once on given inputs.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  dtlc run model.dtl --inputs batch.safetensors --weights w.safetensors -o out.safetensors
+  dtlc run model.dtl -p dp2 --inputs batch.safetensors --wrt params -o grads.safetensors
+
+The inputs hold what the model's `loss` takes, by name, unsharded. The result holds `loss`, the model's named outputs
+and, with `--wrt params`, `grad.PATH` for every parameter, not clipped.")]
+pub struct Run {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "see `Source`")]
+    pub source: Source,
+    /// The inputs (safetensors).
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    /// Parameters by path (safetensors); left out, they start as the model says.
+    #[arg(long, value_name = "FILE")]
+    pub weights: Vec<PathBuf>,
+    /// What to take gradients of.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub wrt: Option<WithRespectTo>,
+    /// Where results go (safetensors).
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Seed of initial values and of what is random in the model.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Where to run.
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    pub device: Device,
+}
+
+/// What gradients can be taken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WithRespectTo {
+    /// All parameters.
+    Params,
+}
+
+/// Where programs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// Ranks are threads of this process.
+    Cpu,
+    /// Not there yet.
+    Cuda,
+    /// Not there yet.
+    Emu,
+}
+
+/// Train a model.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  dtlc train examples/bytes.dtl -p dp2_tp2 --data README.md docs --steps 200
+  dtlc train model.dtl --data tokens.bin --steps 1000 --checkpoint runs/a --every 100
+  dtlc train model.dtl --data tokens.bin --steps 2000 --checkpoint runs/a --resume
+
+Data is text (its bytes are the tokens; a folder stands for the text files in it), token files (`.bin`, u16 or u32 as the
+vocabulary needs), or a safetensors file whose tensors carry a leading step dimension. Ctrl-C ends the step, writes a
+checkpoint where `--checkpoint` asks for them, and exits with 130; a second one ends at once.")]
+pub struct Train {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "see `Source`")]
+    pub source: Source,
+    /// What to train on: files of one kind, or folders of text.
+    #[arg(long, value_name = "PATH", num_args = 1.., required = true)]
+    pub data: Vec<PathBuf>,
+    /// Steps of the whole run; with `--resume`, those of the checkpoint count.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: u64,
+    /// Start from these parameters (safetensors).
+    #[arg(long, value_name = "FILE")]
+    pub weights: Vec<PathBuf>,
+    /// Write checkpoints to this folder: at the end, and as `--every` says.
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+    /// Steps between two checkpoints.
+    #[arg(long, value_name = "N", requires = "checkpoint")]
+    pub every: Option<u64>,
+    /// Go on from the newest checkpoint of the folder.
+    #[arg(long, requires = "checkpoint")]
+    pub resume: bool,
+    /// Seed of initial values, of the order of the data, and of what is random in the model; 1 by default. With
+    /// `--resume` the checkpoint's.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Where to run.
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    pub device: Device,
+}
+
+/// Compare a stage's text with the snapshot beside the file.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  dtlc snapshot examples/*.dtl              shows what changed; exit status 1 if anything did
+  dtlc snapshot examples/*.dtl --accept     writes what is new
+
+Every plan of a file has its own snapshot, FILE.PLAN.STAGE.snap; a file without plans has FILE.STAGE.snap.")]
+pub struct Snapshot {
+    /// The files.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// The stage.
+    #[arg(long, value_enum, value_name = "STAGE", default_value_t = EmitStage::Sharded)]
+    pub stage: EmitStage,
+    /// Write new and changed snapshots.
+    #[arg(long)]
+    pub accept: bool,
+}
+
+/// Build one self-contained executable (not there yet).
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  dtlc build model.dtl -p node8 --target cpu -o model
+
+Not there yet: use `dtlc train`, which runs the same program.")]
+pub struct Build {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "see `Source`")]
+    pub source: Source,
+    /// `cpu`, or `cuda` with architectures: `cuda:sm_90a`.
+    #[arg(long, value_name = "TARGET", default_value = "cpu")]
+    pub target: String,
+    /// The executable.
+    #[arg(short, long, value_name = "BIN")]
+    pub output: PathBuf,
+}
+
+fn parse_override(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("expected NAME=VALUE, as in -D L=2".to_owned()),
+    }
+}

@@ -1,0 +1,91 @@
+//! `dtlc check`: every model and plan of a file, as far as its memory plan and contracts.
+
+use crate::cli::Check;
+use crate::failure::{Failure, show_diagnostics};
+use crate::figures::{Figures, refusals};
+use crate::files::FileLoader;
+use crate::load::{SourceText, options};
+use crate::output::Output;
+use crate::pipeline::{Mode, Stage, compile};
+use dtlc_lang::diagnostic::sort_diagnostics;
+use dtlc_lang::{Checked, Diagnostic, PlanChoice, check_all};
+use serde::Serialize;
+
+/// What is said of a plan without fault.
+#[derive(Debug, Serialize)]
+struct PlanReport {
+    /// None for a model that has no plan.
+    plan: Option<String>,
+    model: String,
+    ranks: u64,
+    params: u64,
+    peak: u64,
+}
+
+/// Checks a file.
+///
+/// # Errors
+/// Everything wrong with it.
+pub fn run(arguments: &Check, output: &Output) -> Result<(), Failure> {
+    let source = SourceText::read(&arguments.source.file)?;
+    let checked = check_all(&FileLoader, &source.name, &source.bytes);
+    let Checked { sources, mut diagnostics, models, plans } = checked;
+    let mut choices: Vec<PlanChoice> =
+        plans.iter().map(|(plan, _)| PlanChoice::Named(plan.clone())).collect();
+    if let Some(name) = &arguments.source.choice.plan {
+        choices = vec![PlanChoice::Named(name.clone())];
+    } else if choices.is_empty() && models.len() == 1 {
+        choices = vec![PlanChoice::None];
+    }
+    let mut reports = Vec::new();
+    for plan in choices {
+        match check_plan(arguments, &source, plan) {
+            Ok((report, found)) => {
+                reports.push(report);
+                diagnostics.extend(found);
+            }
+            Err(Failure::Input { diagnostics: found, .. }) => diagnostics.extend(found),
+            Err(other) => return Err(other),
+        }
+    }
+    sort_diagnostics(&mut diagnostics);
+    if diagnostics.iter().any(Diagnostic::is_error) {
+        return Err(Failure::Input { diagnostics, sources });
+    }
+    if output.json {
+        let warnings: Vec<_> = diagnostics.iter().map(|diagnostic| diagnostic.to_json(&sources)).collect();
+        return output.json(&serde_json::json!({ "ok": true, "plans": reports, "diagnostics": warnings }));
+    }
+    show_diagnostics(&diagnostics, &sources, output);
+    for report in &reports {
+        let name = report.plan.as_deref().unwrap_or("without a plan");
+        let (params, peak) = (crate::figures::count(report.params), crate::figures::bytes(report.peak));
+        output.text(&format!(
+            "{}: {name}: {} rank(s), {params} parameters, {peak} a rank\n",
+            report.model, report.ranks
+        ))?;
+    }
+    output.text(&format!("{}: no mistakes\n", source.name))
+}
+
+/// Compiles under one plan; returns its figures and what its memory and contracts refuse.
+fn check_plan(
+    arguments: &Check,
+    source: &SourceText,
+    plan: PlanChoice,
+) -> Result<(PlanReport, Vec<Diagnostic>), Failure> {
+    let compiled = source.compile(&dtlc_lang::Options { plan, ..options(&arguments.source.choice) })?;
+    let mode = Mode::of_plan(compiled.plan.as_ref());
+    let compilation = compile(&compiled, mode, Stage::Program)
+        .map_err(|trouble| trouble.into_failure(&compiled.sources))?;
+    let figures = Figures::new(&compiled, &compilation)?;
+    let found = refusals(&compiled, &compilation, &figures)?;
+    let report = PlanReport {
+        plan: compiled.plan.as_ref().map(|plan| plan.name.clone()),
+        model: compiled.model.name.clone(),
+        ranks: figures.ranks,
+        params: figures.params,
+        peak: figures.memory.peak,
+    };
+    Ok((report, found))
+}

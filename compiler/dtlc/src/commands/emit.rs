@@ -1,0 +1,131 @@
+//! `dtlc emit`: one stage as text.
+
+use crate::cli::{Emit, EmitStage, Source};
+use crate::failure::Failure;
+use crate::load::{SourceText, options};
+use crate::output::Output;
+use crate::pipeline::{Compilation, Mode, Stage, compile};
+use dtlc_codegen::assemble::Assembled;
+use dtlc_ir::text;
+use dtlc_lang::{Options, SourceMap};
+use serde_json::json;
+use std::fmt::Write;
+
+/// Prints a stage.
+///
+/// # Errors
+/// The file is at fault, or there is no such stage or rank.
+pub fn run(arguments: &Emit, output: &Output) -> Result<(), Failure> {
+    let Emit { source: Source { file, choice }, stage, rank } = arguments;
+    let source = SourceText::read(file)?;
+    let text = stage_text(&source, &options(choice), *stage, *rank)?;
+    if output.json {
+        return output.json(&json!({ "stage": name(*stage), "text": text }));
+    }
+    output.text(&text)
+}
+
+/// The text of a stage.
+///
+/// # Errors
+/// The file is at fault, or there is no such stage or rank.
+pub fn stage_text(
+    source: &SourceText,
+    options: &Options,
+    stage: EmitStage,
+    rank: Option<u64>,
+) -> Result<String, Failure> {
+    let last = match stage {
+        EmitStage::Ast => return syntax(source),
+        EmitStage::Model | EmitStage::Logical => Stage::Logical,
+        EmitStage::Joint => Stage::Joint,
+        EmitStage::Sharded => Stage::Sharded,
+        EmitStage::Scheduled => Stage::Scheduled,
+        EmitStage::Kernels | EmitStage::Clif | EmitStage::Program => Stage::Program,
+        EmitStage::Cuda | EmitStage::Ptx => {
+            let name = name(stage);
+            return Err(Failure::Usage(format!("`--stage {name}` is not there yet; the CPU's is `clif`")));
+        }
+    };
+    let compiled = source.compile(options)?;
+    let ranks: u64 = compiled.plan.iter().flat_map(|plan| &plan.mesh).map(|axis| axis.size).product();
+    if let Some(rank) = rank.filter(|&rank| rank >= ranks) {
+        return Err(Failure::Usage(format!("there is no rank {rank}: the plan has {ranks}, counted from 0")));
+    }
+    if stage == EmitStage::Model {
+        return Ok(compiled.model.to_string());
+    }
+    let mode = Mode::of_plan(compiled.plan.as_ref());
+    let compilation =
+        compile(&compiled, mode, last).map_err(|trouble| trouble.into_failure(&compiled.sources))?;
+    let text = match stage {
+        EmitStage::Kernels => assembled(&compilation).map(kernels),
+        EmitStage::Clif => assembled(&compilation).map(clif),
+        EmitStage::Program => assembled(&compilation).map(|assembled| program(assembled, rank)),
+        _ => ir(&compilation).map(text::print),
+    };
+    text.ok_or_else(|| Failure::Bug(format!("stage `{}` was not reached", name(stage))))
+}
+
+/// A stage's name on the command line.
+#[must_use]
+pub fn name(stage: EmitStage) -> String {
+    clap::ValueEnum::to_possible_value(&stage).map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn syntax(source: &SourceText) -> Result<String, Failure> {
+    let mut sources = SourceMap::new();
+    let added = sources.add_bytes(source.name.clone(), &source.bytes).map_err(|diagnostic| vec![*diagnostic]);
+    match added.and_then(|file| dtlc_lang::format::format(sources.file(file))) {
+        Ok(text) => Ok(text),
+        Err(diagnostics) => Err(Failure::Input { diagnostics, sources }),
+    }
+}
+
+/// The last stage of the IR that was reached.
+fn ir(compilation: &Compilation) -> Option<&dtlc_ir::Program> {
+    let scheduled = compilation.scheduled.as_ref().map(|scheduled| &scheduled.program);
+    let sharded = compilation.sharded.as_ref().map(|sharded| &sharded.program);
+    scheduled.or(sharded).or(compilation.joint.as_ref()).or(Some(&compilation.logical))
+}
+
+fn assembled(compilation: &Compilation) -> Option<&Assembled> {
+    compilation.assembled.as_ref()
+}
+
+fn kernels(assembled: &Assembled) -> String {
+    assembled.kernels.iter().map(|listing| format!("{}\n", listing.kernel)).collect()
+}
+
+fn clif(assembled: &Assembled) -> String {
+    let texts = assembled.kernels.iter();
+    texts.map(|listing| format!("; {}\n{}\n", listing.kernel.name, listing.clif.trim_end())).collect()
+}
+
+/// The runtime's program: its tables and instructions, the machine code left out.
+fn program(assembled: &Assembled, rank: Option<u64>) -> String {
+    let program = &assembled.program;
+    let mut text = String::new();
+    let axes: Vec<String> =
+        program.mesh.axes.iter().map(|axis| format!("{}: {}", axis.name, axis.size)).collect();
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "program {:?} mesh {{ {} }}", program.name, axes.join(", "));
+    if let Some(rank) = rank {
+        let _ = writeln!(text, "rank {rank} at {:?}", program.mesh.coordinates(rank));
+    }
+    let _ = writeln!(
+        text,
+        "arena {} state {} input {} scratch {} code {}",
+        program.arena_bytes,
+        program.state_bytes,
+        program.input_bytes,
+        program.thread_scratch_bytes,
+        program.code.len()
+    );
+    let _ = writeln!(text, "{:#?}", program.state);
+    let _ = writeln!(text, "{:#?}", program.inputs);
+    let _ = writeln!(text, "{:#?}", program.outputs);
+    let _ = writeln!(text, "{:#?}", program.kernels);
+    let _ = writeln!(text, "{:#?}", program.instructions);
+    text
+}

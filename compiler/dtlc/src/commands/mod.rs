@@ -1,0 +1,43 @@
+//! The commands, one a file.
+
+mod build;
+mod check;
+mod emit;
+mod explain;
+mod fmt;
+mod run;
+mod snapshot;
+mod train;
+mod verify;
+
+use crate::cli::{Command, Device};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Runs a command.
+///
+/// # Errors
+/// Whatever keeps it from ending well.
+pub fn run(command: Command, output: &Output) -> Result<(), Failure> {
+    match command {
+        Command::Check(arguments) => check::run(&arguments, output),
+        Command::Fmt(arguments) => fmt::run(&arguments, output),
+        Command::Emit(arguments) => emit::run(&arguments, output),
+        Command::Explain(arguments) => explain::run(&arguments, output),
+        Command::Verify(arguments) => verify::run(&arguments, output),
+        Command::Run(arguments) => run::run(&arguments, output),
+        Command::Train(arguments) => train::run(&arguments, output),
+        Command::Snapshot(arguments) => snapshot::run(&arguments, output),
+        Command::Build(arguments) => build::run(&arguments),
+    }
+}
+
+/// Only one device is there yet.
+fn require_cpu(device: Device) -> Result<(), Failure> {
+    let name = match device {
+        Device::Cpu => return Ok(()),
+        Device::Cuda => "cuda",
+        Device::Emu => "emu",
+    };
+    Err(Failure::Usage(format!("`--device {name}` is not there yet; `--device cpu` is")))
+}

@@ -1,0 +1,69 @@
+//! `dtlc run`: one evaluation.
+
+use crate::cli::{Run, WithRespectTo};
+use crate::commands::require_cpu;
+use crate::failure::Failure;
+use crate::load::{SourceText, options};
+use crate::machine;
+use crate::output::Output;
+use crate::pipeline::Mode;
+use dtlc_lang::Compiled;
+use dtlc_runtime::files::safetensors::read_all;
+use dtlc_runtime::files::weights::{load_weights, save_tensors};
+use dtlc_runtime::tensor::HostTensor;
+use dtlc_runtime::train::evaluate;
+use indexmap::IndexMap;
+use serde_json::json;
+
+/// Evaluates a model on given inputs.
+///
+/// # Errors
+/// The model, the plan or the data is at fault, or the run fails.
+pub fn run(arguments: &Run, output: &Output) -> Result<(), Failure> {
+    require_cpu(arguments.device)?;
+    let inputs = read_all(&arguments.inputs)?;
+    let source = SourceText::read(&arguments.source.file)?;
+    let mut options = options(&arguments.source.choice);
+    let mut compiled = source.compile(&options)?;
+    let open = open_sizes(&compiled, &inputs);
+    if !open.is_empty() {
+        options.overrides.extend(open);
+        compiled = source.compile(&options)?;
+    }
+    let mode = match arguments.wrt {
+        None => Mode::Evaluate,
+        Some(WithRespectTo::Params) => Mode::Gradients,
+    };
+    let mut session = machine::start(&compiled, mode)?;
+    session.initialise(arguments.seed)?;
+    if !arguments.weights.is_empty() {
+        load_weights(&mut session, &arguments.weights)?;
+    }
+    let results = evaluate(&mut session, &inputs, arguments.seed)?;
+    save_tensors(&arguments.output, &results)?;
+    let loss = session.scalar("loss");
+    if output.json {
+        return output.json(&json!({ "loss": loss, "outputs": results.keys().collect::<Vec<_>>() }));
+    }
+    let count = results.len();
+    let loss = loss.map_or_else(|| "no loss".to_owned(), |loss| format!("loss {loss}"));
+    output.text(&format!("{loss}; {count} tensor(s) in {}\n", arguments.output.display()))
+}
+
+/// Sizes of dimensions that the model leaves open and nothing else gives, as the inputs have them.
+fn open_sizes(compiled: &Compiled, inputs: &IndexMap<String, HostTensor>) -> Vec<(String, String)> {
+    let model = &compiled.model;
+    let mut sizes: IndexMap<String, String> = IndexMap::new();
+    for input in &model.graph.inputs {
+        let Some(tensor) = inputs.get(&input.name).filter(|given| given.shape.len() == input.ty.dims.len())
+        else {
+            continue;
+        };
+        for (&dim, size) in input.ty.dims.iter().zip(&tensor.shape) {
+            if model.dims[dim].open {
+                sizes.entry(model.dims[dim].name.clone()).or_insert_with(|| size.to_string());
+            }
+        }
+    }
+    sizes.into_iter().collect()
+}

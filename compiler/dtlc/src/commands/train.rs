@@ -1,0 +1,183 @@
+//! `dtlc train`.
+
+use crate::cli::Train;
+use crate::commands::require_cpu;
+use crate::failure::Failure;
+use crate::load::load;
+use crate::machine;
+use crate::output::Output;
+use crate::pipeline::{Mode, Stage, compile};
+use dtlc_lang::{Code, Compiled, Diagnostic};
+use dtlc_runtime::files::checkpoint::{self, Progress};
+use dtlc_runtime::files::data::{Data, DataOptions, TokenWidth};
+use dtlc_runtime::files::weights::load_weights;
+use dtlc_runtime::session::Session;
+use dtlc_runtime::train::{Checkpoints, Ending, StepReport, TrainOptions, train};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// The seed where none is given.
+const DEFAULT_SEED: u64 = 1;
+
+/// Trains a model.
+///
+/// # Errors
+/// The model, the plan or the data is at fault, a step fails, or Ctrl-C.
+pub fn run(arguments: &Train, output: &Output) -> Result<(), Failure> {
+    require_cpu(arguments.device)?;
+    let stop = listen_for_interrupts()?;
+    let compiled = load(&arguments.source)?;
+    if compiled.plan.as_ref().is_none_or(|plan| plan.optimizer.is_none()) {
+        return Err(without_optimizer(&compiled));
+    }
+    let mut session = machine::start(&compiled, Mode::Train)?;
+    let Progress { step: done, seed } = prepare(arguments, &mut session, output)?;
+    let data = Data::open(&arguments.data, session.program(), data_options(&compiled, seed)?)?;
+    let checkpoints = arguments
+        .checkpoint
+        .clone()
+        .map(|folder| Checkpoints { folder, interval: arguments.every.unwrap_or(0) });
+    let options = TrainOptions { first_step: done + 1, last_step: arguments.steps, seed, checkpoints };
+    let mut progress = Display::new(output, arguments.steps, done);
+    let ending = train(&mut session, &data, &options, &stop, |report| {
+        if progress.show(report).is_err() {
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    let written = progress.finish();
+    match ending? {
+        Ending::Finished => written,
+        Ending::Stopped { .. } => written.and(Err(Failure::Interrupted)),
+    }
+}
+
+/// Ctrl-C sets the flag, and ends the process where the flag is set already.
+fn listen_for_interrupts() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let status = i32::from(crate::failure::INTERRUPTED);
+        signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(|error| Failure::Fault(format!("Ctrl-C can't be listened for: {error}")))?;
+    }
+    Ok(stop)
+}
+
+fn without_optimizer(compiled: &Compiled) -> Failure {
+    let diagnostic = match &compiled.plan {
+        Some(plan) => {
+            let title = format!("plan `{}` cannot train: it has no optimizer", plan.name);
+            Diagnostic::error(Code::NoOptimizer, title).label(plan.span, "this plan")
+        }
+        None => Diagnostic::error(Code::NoOptimizer, "training needs a plan, which names the optimizer"),
+    };
+    let diagnostic = diagnostic.hint("optimizer adamw { lr 3e-4 }");
+    Failure::Input { diagnostics: vec![diagnostic], sources: compiled.sources.clone() }
+}
+
+/// How to read data for this model: tokens have to be in the vocabulary, which also says how wide they are.
+fn data_options(compiled: &Compiled, seed: u64) -> Result<DataOptions, Failure> {
+    let compilation = compile(compiled, Mode::Evaluate, Stage::Logical)
+        .map_err(|trouble| trouble.into_failure(&compiled.sources))?;
+    let bounds = machine::index_bounds(&compilation.logical);
+    let tokens = bounds.iter().find(|(name, _)| name == "tokens");
+    Ok(match tokens {
+        Some(&(_, vocabulary)) => DataOptions::for_vocabulary(vocabulary, seed),
+        None => DataOptions { seed, vocabulary: None, width: TokenWidth::U32 },
+    })
+}
+
+/// Sets the state that a run starts from; returns the steps that are done already, and the run's seed.
+fn prepare(arguments: &Train, session: &mut Session, output: &Output) -> Result<Progress, Failure> {
+    if let Some(folder) = arguments.checkpoint.as_deref().filter(|_| arguments.resume) {
+        return resume(folder, arguments.seed, session, output);
+    }
+    let seed = arguments.seed.unwrap_or(DEFAULT_SEED);
+    session.initialise(seed)?;
+    if !arguments.weights.is_empty() {
+        load_weights(session, &arguments.weights)?;
+    }
+    Ok(Progress { step: 0, seed })
+}
+
+/// Goes on from the newest checkpoint; its seed stands, so that the order of the data does.
+fn resume(
+    folder: &Path,
+    seed: Option<u64>,
+    session: &mut Session,
+    output: &Output,
+) -> Result<Progress, Failure> {
+    let Some(path) = checkpoint::newest(folder)? else {
+        return Err(crate::files::unusable(folder, &"it holds no checkpoint to go on from"));
+    };
+    let progress = checkpoint::load(session, &path)?;
+    if seed.is_some_and(|seed| seed != progress.seed) {
+        let reason = format!("its run has seed {}; leave `--seed` out, or give that one", progress.seed);
+        return Err(crate::files::unusable(&path, &reason));
+    }
+    output.note(&format!("going on from {} (step {})", path.display(), progress.step));
+    Ok(progress)
+}
+
+/// Shows steps: a bar on a terminal, else a line each.
+struct Display<'a> {
+    output: &'a Output,
+    bar: Option<ProgressBar>,
+    steps: u64,
+    /// The first failure to write.
+    failed: Option<Failure>,
+    last: Option<StepReport>,
+}
+
+impl<'a> Display<'a> {
+    fn new(output: &'a Output, steps: u64, done: u64) -> Self {
+        let bar = output.shows_progress().then(|| {
+            let bar = ProgressBar::new(steps).with_position(done).with_style(style());
+            bar.reset_eta();
+            bar
+        });
+        Self { output, bar, steps, failed: None, last: None }
+    }
+
+    /// Shows a step; an error where nobody reads any more.
+    fn show(&mut self, report: &StepReport) -> Result<(), ()> {
+        self.last = Some(*report);
+        if let Some(bar) = &self.bar {
+            bar.set_position(report.step);
+            bar.set_message(figures(report));
+            return Ok(());
+        }
+        let written = if self.output.json {
+            self.output.json(report)
+        } else {
+            self.output.text(&format!("step {}/{}: {}\n", report.step, self.steps, figures(report)))
+        };
+        written.map_err(|failure| self.failed = Some(failure))
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+            if let Some(report) = &self.last {
+                self.output.text(&format!("step {}/{}: {}\n", report.step, self.steps, figures(report)))?;
+            }
+        }
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
+fn style() -> ProgressStyle {
+    let template = "{bar:24} {pos}/{len} steps, {msg}, {eta} left";
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn figures(report: &StepReport) -> String {
+    let mut parts = Vec::new();
+    parts.extend(report.loss.map(|loss| format!("loss {loss:.4}")));
+    parts.extend(report.grad_norm.map(|norm| format!("grad norm {norm:.3}")));
+    parts.extend(report.lr.map(|lr| format!("lr {lr:.2e}")));
+    parts.push(format!("{:.0} tokens/s", report.tokens_per_s));
+    parts.join(", ")
+}

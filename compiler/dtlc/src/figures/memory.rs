@@ -1,0 +1,99 @@
+//! Says what a rank's memory holds when it holds most, by kind and by source line.
+
+use super::{place, scheduled};
+use crate::failure::Failure;
+use crate::pipeline::Compilation;
+use dtlc_ir::{Origin, Program, Role, StateKind, Value};
+use dtlc_passes::memory::MemoryPlan;
+use indexmap::IndexMap;
+use serde::Serialize;
+
+/// Bytes of a rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct Memory {
+    /// All that a step touches.
+    pub peak: u64,
+    /// Stored parameters.
+    pub params: u64,
+    /// Stored gradients of parameters: buffers that last until the update.
+    pub grads: u64,
+    /// Stored optimizer state, master weights included.
+    pub optimizer: u64,
+    /// Values of the forward and backward pass that are alive at the peak, and the inputs.
+    pub activations: u64,
+    /// The rest: gathered copies, gradients on their way, packing buffers, gaps.
+    pub workspace: u64,
+    /// The buffers that are there at the peak, by the line that they come from; largest first.
+    pub by_line: Vec<LineBytes>,
+}
+
+/// The buffers of one place in the source.
+#[derive(Clone, Debug, Serialize)]
+pub struct LineBytes {
+    /// `file:line:column`.
+    pub span: String,
+    /// All buffers from there.
+    pub bytes: u64,
+    /// What they hold.
+    pub values: Vec<String>,
+}
+
+impl Memory {
+    /// The memory of a compilation.
+    ///
+    /// # Errors
+    /// A compilation that did not go to its end: a bug.
+    pub fn new(compilation: &Compilation) -> Result<Self, Failure> {
+        let scheduled = scheduled(compilation)?;
+        let (program, plan) = (&scheduled.program, &scheduled.memory);
+        let peak = peak_bytes(compilation, plan);
+        let stored = |wanted: fn(&StateKind) -> bool| -> u64 {
+            let states = program.states.iter().filter(|state| wanted(&state.kind));
+            states.map(|state| program.ty(state.value).local_bytes(program)).sum()
+        };
+        let params = stored(|kind| matches!(kind, StateKind::Parameter(_)));
+        let optimizer = stored(|kind| !matches!(kind, StateKind::Parameter(_)));
+        let grads = compilation.sharded.as_ref().map_or(0, |sharded| {
+            sharded.gradient_stores.iter().map(|ty| ty.local_bytes(&sharded.program)).sum()
+        });
+        let active = plan.report.peak.iter();
+        let active = active.filter(|item| program.values[item.value].role == Role::Activation);
+        let activations = active.map(|item| item.bytes).sum::<u64>() + plan.input_bytes;
+        let workspace = peak.saturating_sub(params + grads + optimizer + activations);
+        let by_line = by_line(program, plan);
+        Ok(Self { peak, params, grads, optimizer, activations, workspace, by_line })
+    }
+}
+
+/// All bytes that a rank touches, scratch of its threads included where the program is assembled.
+fn peak_bytes(compilation: &Compilation, plan: &MemoryPlan) -> u64 {
+    let Some(assembled) = &compilation.assembled else { return plan.peak_bytes() };
+    let program = &assembled.program;
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    program.rank_bytes((cores / program.mesh.ranks().max(1)).max(1))
+}
+
+fn by_line(program: &Program, plan: &MemoryPlan) -> Vec<LineBytes> {
+    let mut lines: IndexMap<String, LineBytes> = IndexMap::new();
+    let mut add = |value: Value, origin: Origin, bytes: u64| {
+        let span = place(&program.origins[origin]);
+        let fresh = || LineBytes { span: span.clone(), bytes: 0, values: Vec::new() };
+        let line = lines.entry(span.clone()).or_insert_with(fresh);
+        line.bytes += bytes;
+        let name = program.display_value(value);
+        if !line.values.contains(&name) {
+            line.values.push(name);
+        }
+    };
+    let states = program.states.iter().map(|state| state.value);
+    for value in states.chain(program.inputs.iter().map(|input| input.value)) {
+        add(value, program.values[value].origin, program.ty(value).local_bytes(program));
+    }
+    for item in &plan.report.peak {
+        add(item.value, item.origin, item.bytes);
+    }
+    let mut lines: Vec<LineBytes> = lines.into_values().collect();
+    // Stable: equal sizes stay in the program's order.
+    lines.sort_by_key(|line| std::cmp::Reverse(line.bytes));
+    lines
+}

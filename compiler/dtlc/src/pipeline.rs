@@ -1,0 +1,205 @@
+//! The only ordered list of passes: from a typed model and plan to a program that runs.
+//!
+//! The text of a file becomes a typed model in `dtlc-lang`; everything behind that is here, with the verifier between
+//! passes. Each stage's program is kept for whoever shows it. Reads no files and prints nothing.
+
+use crate::diagnose::Trouble;
+use dtlc_codegen::assemble::{Assembled, assemble};
+use dtlc_codegen::cranelift::TargetFeatures;
+use dtlc_ir::{DType, Placement, Program, Type, verify};
+use dtlc_lang::model::{Element, Model};
+use dtlc_lang::plan::Plan;
+use dtlc_lang::{Compiled, SourceMap, Span};
+use dtlc_passes::memory::{MemoryPlan, plan_memory};
+use dtlc_passes::partition::{Partitioned, PlacementRequest, merge_collectives, partition, plan_reshards};
+use dtlc_passes::{Gradients, Lowered, Position, differentiate, fuse, lower, simplify, update};
+
+/// What a program computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The loss and the model's outputs.
+    Evaluate,
+    /// Those, and the gradient of every parameter.
+    Gradients,
+    /// A whole step of training.
+    Train,
+}
+
+impl Mode {
+    /// The most that can be done under a plan: training needs an optimizer.
+    #[must_use]
+    pub fn of_plan(plan: Option<&Plan>) -> Self {
+        if plan.is_some_and(|plan| plan.optimizer.is_some()) { Self::Train } else { Self::Gradients }
+    }
+}
+
+/// The stages of the IR, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// The model on one device.
+    Logical,
+    /// With the backward pass and the optimizer.
+    Joint,
+    /// With placements.
+    Sharded,
+    /// With collectives, kernels and a memory plan.
+    Scheduled,
+    /// Ready to run.
+    Program,
+}
+
+/// Every stage of a compilation, up to the one that was asked for.
+#[derive(Clone, Debug)]
+pub struct Compilation {
+    /// Micro-batches that a rank works through in a step.
+    pub micro_batches: u64,
+    /// Stage `logical`.
+    pub logical: Program,
+    /// Stage `joint`.
+    pub joint: Option<Program>,
+    /// Stage `sharded`.
+    pub sharded: Option<Sharded>,
+    /// Stage `scheduled`.
+    pub scheduled: Option<Scheduled>,
+    /// Stages `kernels` and `program`.
+    pub assembled: Option<Assembled>,
+}
+
+/// A program with placements.
+#[derive(Clone, Debug)]
+pub struct Sharded {
+    /// The program, with a reshard wherever data moves.
+    pub program: Program,
+    /// Parameters that a store rule left whole, as no dimension was divided: the path and the rule.
+    pub left_whole: Vec<(String, String)>,
+    /// For each parameter that has a gradient, the type that it is stored in until the update.
+    pub gradient_stores: Vec<Type>,
+    /// For each state, where it lies while it is used.
+    pub uses: Vec<Placement>,
+}
+
+/// A program in the order that it runs in.
+#[derive(Clone, Debug)]
+pub struct Scheduled {
+    /// The program with its collectives, before fusion.
+    pub planned: Program,
+    /// The fused program.
+    pub program: Program,
+    /// Where everything lies.
+    pub memory: MemoryPlan,
+}
+
+/// Compiles a typed model as far as `last`.
+///
+/// # Errors
+/// What the plan or the model asks for and a pass can't do; or a bug of ours.
+pub fn compile(input: &Compiled, mode: Mode, last: Stage) -> Result<Compilation, Trouble> {
+    let Compiled { sources, model, plan } = input;
+    compile_parts(sources, model, plan.as_ref(), mode, last)
+}
+
+/// The same for a model and a plan of one's own making.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_parts(
+    sources: &SourceMap,
+    model: &Model,
+    plan: Option<&Plan>,
+    mode: Mode,
+    last: Stage,
+) -> Result<Compilation, Trouble> {
+    let lowered = lower(model, plan, &|span| position(sources, span))?;
+    verify::logical(&lowered.program)?;
+    let micro_batches = lowered.micro.map_or(1, |dim| lowered.program.dims[dim].size);
+    let logical = lowered.program.clone();
+    let mut compilation =
+        Compilation { micro_batches, logical, joint: None, sharded: None, scheduled: None, assembled: None };
+    if last == Stage::Logical {
+        return Ok(compilation);
+    }
+
+    let lowered = join(lowered, plan, mode)?;
+    compilation.joint = Some(lowered.program.clone());
+    if last == Stage::Joint {
+        return Ok(compilation);
+    }
+
+    let sharded = shard(&lowered, model, plan)?;
+    compilation.sharded = Some(sharded.clone());
+    if last == Stage::Sharded {
+        return Ok(compilation);
+    }
+
+    let scheduled = schedule(sharded.program)?;
+    if last == Stage::Program {
+        let features = TargetFeatures::host().map_err(Trouble::Machine)?;
+        compilation.assembled = Some(assemble(&scheduled.program, &scheduled.memory, features)?);
+    }
+    compilation.scheduled = Some(scheduled);
+    Ok(compilation)
+}
+
+/// `logical` → `joint`.
+fn join(mut lowered: Lowered, plan: Option<&Plan>, mode: Mode) -> Result<Lowered, Trouble> {
+    let program = &mut lowered.program;
+    match mode {
+        Mode::Evaluate => {}
+        Mode::Gradients | Mode::Train => {
+            simplify(program, Gradients::ToCome);
+            differentiate(program, gradient_type(plan))?;
+        }
+    }
+    if mode == Mode::Train {
+        let plan =
+            plan.ok_or_else(|| Trouble::Usage("training needs a plan with an optimizer".to_owned()))?;
+        update(program, plan)?;
+    }
+    simplify(program, Gradients::Taken);
+    verify::joint(program)?;
+    Ok(lowered)
+}
+
+/// `joint` → `sharded`.
+fn shard(lowered: &Lowered, model: &Model, plan: Option<&Plan>) -> Result<Sharded, Trouble> {
+    let mut request = PlacementRequest::default();
+    // Without a mesh there is nothing that an annotation could be about.
+    if let Some(plan) = plan.filter(|plan| !plan.mesh.is_empty()) {
+        request = PlacementRequest::from_plan(plan, model, |dim| lowered.dims[dim].to_vec());
+        request.add_pins(&lowered.program, &lowered.pins);
+    }
+    let origins = &lowered.program;
+    let partitioned =
+        partition(lowered.program.clone(), &request).map_err(|errors| Trouble::placement(errors, origins))?;
+    let Partitioned { program, left_whole, gradient_stores, uses } = partitioned;
+    verify::sharded(&program)?;
+    Ok(Sharded { program, left_whole, gradient_stores, uses })
+}
+
+/// `sharded` → `scheduled`.
+fn schedule(mut program: Program) -> Result<Scheduled, Trouble> {
+    let origins = program.clone();
+    plan_reshards(&mut program).map_err(|errors| Trouble::placement(errors, &origins))?;
+    merge_collectives(&mut program);
+    verify::sharded(&program)?;
+    let planned = program.clone();
+    fuse(&mut program);
+    verify::scheduled(&program)?;
+    let memory = plan_memory(&program);
+    Ok(Scheduled { planned, program, memory })
+}
+
+fn gradient_type(plan: Option<&Plan>) -> DType {
+    match plan.map(|plan| plan.precision.grads) {
+        Some(Element::Bf16) => DType::Bf16,
+        // Only floats are valid here, which the language sees to.
+        Some(Element::Float | Element::F32 | Element::I32 | Element::U32 | Element::Bool) | None => {
+            DType::F32
+        }
+    }
+}
+
+fn position(sources: &SourceMap, span: Span) -> Position {
+    let place = sources.position(span);
+    Position { file: sources.file(span.file).name.clone(), line: place.line, column: place.column }
+}
