@@ -12,7 +12,9 @@ use dtlc_lang::plan::Plan;
 use dtlc_lang::{Compiled, SourceMap, Span};
 use dtlc_passes::memory::{MemoryPlan, plan_memory};
 use dtlc_passes::partition::{Partitioned, PlacementRequest, merge_collectives, partition, plan_reshards};
-use dtlc_passes::{Gradients, Lowered, Position, differentiate, fuse, lower, simplify, update};
+use dtlc_passes::{
+    Gradients, Lowered, Position, accumulate, differentiate, fuse, lower, rematerialise, simplify, update,
+};
 
 /// What a program computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +133,7 @@ pub fn compile_parts(
         return Ok(compilation);
     }
 
-    let scheduled = schedule(sharded.program)?;
+    let scheduled = schedule(sharded.program, plan)?;
     if last == Stage::Program {
         let features = TargetFeatures::host().map_err(Trouble::Machine)?;
         compilation.assembled = Some(assemble(&scheduled.program, &scheduled.memory, features)?);
@@ -156,6 +158,8 @@ fn join(mut lowered: Lowered, plan: Option<&Plan>, mode: Mode) -> Result<Lowered
         update(program, plan)?;
     }
     simplify(program, Gradients::Taken);
+    accumulate(program, lowered.micro)?;
+    simplify(program, Gradients::Taken);
     verify::joint(program)?;
     Ok(lowered)
 }
@@ -177,9 +181,10 @@ fn shard(lowered: &Lowered, model: &Model, plan: Option<&Plan>) -> Result<Sharde
 }
 
 /// `sharded` → `scheduled`.
-fn schedule(mut program: Program) -> Result<Scheduled, Trouble> {
+fn schedule(mut program: Program, plan: Option<&Plan>) -> Result<Scheduled, Trouble> {
     let origins = program.clone();
     plan_reshards(&mut program).map_err(|errors| Trouble::placement(errors, &origins))?;
+    rematerialise(&mut program, plan.map_or(&[], |plan| &plan.remat));
     merge_collectives(&mut program);
     verify::sharded(&program)?;
     let planned = program.clone();
