@@ -158,8 +158,10 @@ fn join(mut lowered: Lowered, plan: Option<&Plan>, mode: Mode) -> Result<Lowered
         update(program, plan)?;
     }
     simplify(program, Gradients::Taken);
-    accumulate(program, lowered.micro)?;
-    simplify(program, Gradients::Taken);
+    if let Some(micro) = lowered.micro {
+        accumulate(program, micro)?;
+        simplify(program, Gradients::Taken);
+    }
     verify::joint(program)?;
     Ok(lowered)
 }
