@@ -162,3 +162,74 @@ fn a_batch_that_does_not_divide_is_an_error() {
     let error = lowered(&compiled).expect_err("8 is no multiple of 3");
     assert_eq!(error.kind, dtlc_passes::PassErrorKind::Batch);
 }
+
+/// Everything that moves elements, along a dimension that is a product or is not.
+const MOVEMENTS: &str = "
+use std::nn::Embedding
+use std::dropout::dropout
+
+layer Mover[D, H, J, R, Q, T, O](rate: f32 = 0.5) {
+  param w: [D, H]
+  param t: [H]
+
+  fn (x: [B, S, D], labels: u32[B, S]) -> [B, S] {
+    let y = dropout(dot[D](x, w), rate)
+    let part = slice[H -> J](y, start = 2)
+    let one = slice[H = 1](y)
+    let pairs = split[H -> R, J](y)
+    let turned = split[H -> J, R](y)
+    let flat = merge[J, R -> T](turned * pairs) * concat[J -> T](part, slice[R = 1](pairs))
+    let renamed = rename[H -> O](y) * float(iota[O])
+    let row = take[H](t, labels)
+    let place = float(iota[B]) * 0.01
+    sum[H](y * float(iota[H])) + one * sum[T](flat) + sum[O](renamed) * row * max[H](y * t) + place
+  }
+}
+
+model Odd {
+  dims B, S, D = 3, KV = 2, G = 3, H = PRODUCT, J = 3, R = 2, Q = 3, T = 6, O = 6, V = 4, L = 2
+  embed = Embedding[V, D]
+  odd = Mover[D, H, J, R, Q, T, O]()
+
+  fn loss(tokens: u32[B, S], labels: u32[B, S]) -> f32[] {
+    f32(mean[B, S](odd(embed(tokens), labels)))
+  }
+}
+
+plan once for Odd {
+  mesh { dp: 1 }
+  batch { seq 3, global 4 }
+}
+plan twice for Odd {
+  mesh { dp: 1 }
+  batch { seq 3, global 4, micro 2 }
+}
+";
+
+#[test]
+fn products_and_micro_batches_mean_what_plain_dimensions_do() {
+    let programs =
+        [("6", "once"), ("KV * G", "once"), ("6", "twice"), ("KV * G", "twice")].map(|(product, plan)| {
+            let text = MOVEMENTS.replace("PRODUCT", product);
+            program(&compiled("odd.dtl", text.as_bytes(), Some(plan), &[]), Mode::Gradients)
+        });
+    let plain = arguments(&programs[0], -0.7, 0.7);
+    for other in &programs[1..] {
+        let mut same = arguments(other, -0.7, 0.7);
+        same.iter_mut().zip(&plain).for_each(|(same, plain)| same.data.clone_from(&plain.data));
+        for named in &programs[0].outputs {
+            let [expected, found] = [(&programs[0], &plain), (other, &same)]
+                .map(|(program, inputs)| output(program, inputs, &named.name));
+            assert!(difference(&found, &expected) < 1e-10, "{}", named.name);
+        }
+    }
+}
+
+#[test]
+fn a_plan_without_an_optimizer_does_not_train() {
+    let text = MOVEMENTS.replace("PRODUCT", "6");
+    let compiled = compiled("odd.dtl", text.as_bytes(), Some("once"), &[]);
+    let mut lowered = lowered(&compiled).expect("it can be lowered");
+    let error = joint(&mut lowered, compiled.plan.as_ref(), Mode::Train).expect_err("there is no optimizer");
+    assert_eq!(error.kind, dtlc_passes::PassErrorKind::NoOptimizer);
+}
