@@ -2,7 +2,7 @@
 
 mod support;
 
-use dtlc_ir::{Program, StateKind, verify};
+use dtlc_ir::{Program, StateKind, text, verify};
 use dtlc_lang::{Compiled, Loaded, Options, PlanChoice, check_all, compile};
 use dtlc_passes::{Lowered, Mode, PassError, Position, joint, lower};
 use std::path::Path;
@@ -43,6 +43,8 @@ fn program(compiled: &Compiled, mode: Mode) -> Program {
     if let Err(fault) = verify::joint(&lowered.program) {
         panic!("{fault:?}");
     }
+    let printed = text::print(&lowered.program);
+    assert!(text::parse(&printed).is_ok_and(|parsed| text::print(&parsed) == printed), "{printed}");
     lowered.program
 }
 
