@@ -267,6 +267,9 @@ impl<'p> Elaborator<'p> {
         if repeat.is_some() {
             self.repeats.pop();
         }
+        if let Some(written) = &member.checkpoint_name {
+            self.check_pairs(written);
+        }
         self.path.pop();
         self.end();
         Some(Entry { repeat, instance })

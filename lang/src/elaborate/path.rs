@@ -2,6 +2,9 @@
 
 use super::context::Elaborator;
 use crate::ast::StringLiteral;
+use crate::codes::Code;
+use crate::diagnostic::Diagnostic;
+use crate::suggest::did_you_mean;
 
 /// One instance on the way from the model to a parameter.
 #[derive(Clone, Debug)]
@@ -25,6 +28,27 @@ pub(super) struct ParamNames {
 }
 
 impl Elaborator<'_> {
+    /// Reports pairs behind the `as` of the present instance that name no parameter in it.
+    pub fn check_pairs(&mut self, written: &StringLiteral) {
+        if !written.text.contains(':') {
+            return;
+        }
+        let names: Vec<&str> = self.path.iter().map(|segment| segment.name.as_str()).collect();
+        let prefix = format!("{}.", names.join("."));
+        let known: Vec<&str> =
+            self.params.values().filter_map(|param| param.path.strip_prefix(prefix.as_str())).collect();
+        let keys =
+            written.text.split(',').map(|pair| pair.split_once(':').map_or(pair, |(key, _)| key).trim());
+        let Some(wrong) = keys.filter(|key| !known.contains(key)).map(str::to_owned).next() else { return };
+        let mut diagnostic = Diagnostic::error(Code::UnknownField, format!("no parameter `{wrong}` to name"))
+            .label(written.span, "names it")
+            .note(format!("parameters: {}", known.join(", ")));
+        if let Some(near) = did_you_mean(&wrong, known.iter().copied()) {
+            diagnostic = diagnostic.hint(format!("as \"{near}: …\""));
+        }
+        self.report(diagnostic);
+    }
+
     /// The names of a parameter of the present instance.
     ///
     /// `as "x"` on a parameter renames it; on a layer it stands for the layer's segment, and leaves it out where it is
