@@ -50,6 +50,19 @@ fn examples_and_library_are_in_canonical_form() {
 }
 
 #[test]
+fn the_reference_is_right() {
+    let document = String::from_utf8(read("docs/language.md")).expect("UTF-8");
+    let blocks: Vec<&str> =
+        document.split("```dtl\n").skip(1).filter_map(|block| block.split("```").next()).collect();
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        let checked = check_all(&no_files, "language.md", block.as_bytes());
+        let report = render_all(&checked.diagnostics, &checked.sources, Colour::Never);
+        assert!(checked.diagnostics.is_empty(), "{block}\n{report}");
+    }
+}
+
+#[test]
 fn parameter_counts_are_exact() {
     let counts = [
         ("examples/llama3.dtl", "b8_one", 8_030_261_248),
