@@ -2,8 +2,9 @@
 
 mod support;
 
-use dtlc_ir::{Program, StateKind, text, verify};
-use dtlc_lang::{Compiled, Loaded, Options, PlanChoice, check_all, compile};
+use dtlc_ir::interpret::{Options, Rounding, interpret, stored};
+use dtlc_ir::{DType, Program, StateKind, text, verify};
+use dtlc_lang::{Compiled, Loaded, PlanChoice, check_all, compile};
 use dtlc_passes::{Lowered, Mode, PassError, Position, joint, lower};
 use std::path::Path;
 use support::{arguments, difference, output, run};
@@ -20,7 +21,7 @@ fn read(example: &str) -> Vec<u8> {
 fn compiled(example: &str, text: &[u8], plan: Option<&str>, overrides: &[(&str, &str)]) -> Compiled {
     let plan = plan.map_or(PlanChoice::None, |plan| PlanChoice::Named(plan.to_string()));
     let overrides = overrides.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-    match compile(&nothing, example, text, &Options { plan, overrides }) {
+    match compile(&nothing, example, text, &dtlc_lang::Options { plan, overrides }) {
         Ok(compiled) => compiled,
         Err(rejected) => panic!("{example}: {:?}", rejected.diagnostics),
     }
@@ -136,16 +137,21 @@ fn one_step_of_adamw() {
     }
 }
 
-#[test]
-fn low_precision_has_master_weights() {
+/// The golden model in bf16, under its first plan.
+fn low_precision() -> Compiled {
     let text = String::from_utf8(read("golden/llama.dtl")).expect("it is text");
+    let precision = "precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }";
     let text = text.replacen(
         "batch { seq 64, global 8 }",
-        "batch { seq 64, global 8 }\n  precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }",
+        &format!("batch {{ seq 64, global 8 }}\n  {precision}"),
         1,
     );
-    let compiled = compiled("llama.dtl", text.as_bytes(), Some("one"), &SMALL[..6]);
-    let train = program(&compiled, Mode::Train);
+    compiled("llama.dtl", text.as_bytes(), Some("one"), &SMALL[..6])
+}
+
+#[test]
+fn low_precision_has_master_weights() {
+    let train = program(&low_precision(), Mode::Train);
     let masters = train.states.iter().filter(|state| matches!(state.kind, StateKind::Master(_))).count();
     let parameters =
         train.states.iter().filter(|state| matches!(state.kind, StateKind::Parameter(_))).count();
@@ -153,6 +159,26 @@ fn low_precision_has_master_weights() {
     assert_eq!(train.states.len(), 4 * parameters);
     let inputs = arguments(&train, 0.0, 0.5);
     assert!(output(&train, &inputs, "loss")[0].is_finite());
+}
+
+#[test]
+fn low_precision_rounds_but_little() {
+    let exact =
+        program(&compiled("llama.dtl", &read("golden/llama.dtl"), Some("one"), &SMALL[..6]), Mode::Gradients);
+    let rounded = program(&low_precision(), Mode::Gradients);
+    let mut inputs = arguments(&exact, -0.5, 0.5);
+    for state in inputs.iter_mut().take(exact.states.len()) {
+        state.data.iter_mut().for_each(|value| *value = stored(*value, DType::Bf16));
+    }
+    let options = Options { rounding: Rounding::Storage, ..Options::default() };
+    let found = interpret(&rounded, &inputs, &options).expect("it runs");
+    for named in &exact.outputs {
+        let expected = output(&exact, &inputs, &named.name);
+        let found = &found.output(&rounded, &named.name).expect("both have it").data;
+        let error = difference(found, &expected);
+        // Eight units in the last place of bf16, after some thirty roundings on the way.
+        assert!(error < 8.0 / 256.0, "{}: {error}", named.name);
+    }
 }
 
 #[test]
