@@ -8,5 +8,6 @@ mod errors;
 mod examples;
 mod llama;
 mod movement;
+mod random;
 mod strategies;
 mod support;

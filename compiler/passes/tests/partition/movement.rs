@@ -1,21 +1,12 @@
 //! The planner: any placement to any other, never holding more on the way than at the ends.
 
+use crate::support::Numbers;
 use dtlc_ir::interpret::{Options, Tensor, interpret, interpret_ranks};
 use dtlc_ir::{
     Axis, AxisInfo, Builder, DType, Dim, Input, Op, Output, Phase, Placement, Program, Reason, ReduceOp,
     Type, text, verify,
 };
 use dtlc_passes::partition::plan_reshards;
-
-/// Numbers from a linear congruence.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % bound
-    }
-}
 
 /// A program that brings a tensor from one random placement to another. Partial ends come from sums over
 /// dims of their own.

@@ -112,9 +112,21 @@ pub fn check_request(program: &Program, request: &PlacementRequest, plan: &str) 
     compare(program, &sharded, plan, "sharded");
     plan_reshards(&mut sharded).unwrap_or_else(|errors| panic!("{plan}: {errors:#?}"));
     compare(program, &sharded, plan, "planned");
+    for policy in [Policy::None, Policy::Full, Policy::Save(vec![path(&["Block", "h"])])] {
+        let mut other = sharded.clone();
+        let span = Span::new(FileId::from_u32(0), 0, 0);
+        rematerialise(&mut other, &[Remat { layer: path(&["Block"]), policy: policy.clone(), span }]);
+        merge_collectives(&mut other);
+        compare(program, &other, plan, &format!("rematerialised under {policy:?}"));
+    }
     merge_collectives(&mut sharded);
     compare(program, &sharded, plan, "merged");
     sharded
+}
+
+fn path(segments: &[&str]) -> Path {
+    let segments = segments.iter().map(|segment| segment.to_string()).collect();
+    Path { segments, span: Span::new(FileId::from_u32(0), 0, 0) }
 }
 
 fn compare(joint: &Program, sharded: &Program, plan: &str, stage: &str) {
@@ -231,4 +243,20 @@ pub fn with_update(mut program: Program) -> Program {
     let updated = program.states.iter().filter_map(|state| state.updated);
     program.main.yields = updated.chain(program.outputs.iter().map(|output| output.value)).collect();
     program
+}
+
+/// Numbers from a linear congruence.
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+
+    /// One of several.
+    pub fn one_of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len())]
+    }
 }
