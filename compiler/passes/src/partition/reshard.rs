@@ -197,13 +197,7 @@ fn moves(program: &Program, from: &Placement, target: &Placement, leave: bool) -
             moves.push(movement(CollectiveKind::AllToAll, &run.axes, to));
         }
     }
-    for shard in target.shards() {
-        if from.dim_on(shard.axis).is_none() && from.partial_on(shard.axis).is_none() {
-            let mut to = from.clone();
-            to.add_shard(shard.dim, shard.axis);
-            moves.push(Move { kind: None, axes: SmallVec::new(), reduce: ReduceOp::Sum, to });
-        }
-    }
+    slices(from, target, &mut moves);
     swaps(from, &mut moves);
     moves
 }
@@ -234,14 +228,34 @@ fn reductions(from: &Placement, target: &Placement, moves: &mut Vec<Move>) {
     for start in 0..shards.len() {
         for end in start + 1..=shards.len() {
             let run = &shards[start..end];
-            let fits = run.iter().all(|shard| shard.dim == run[0].dim && summed(shard.axis));
-            if fits && run.is_sorted_by_key(|shard| shard.axis) {
+            if run.iter().all(|shard| shard.dim == run[0].dim && summed(shard.axis)) {
+                let mut axes: SmallVec<[Axis; 2]> = run.iter().map(|shard| shard.axis).collect();
+                axes.sort_unstable();
                 let mut to = from.clone();
-                run.iter().for_each(|shard| to.remove_axis(shard.axis));
-                run.iter().for_each(|shard| to.add_shard(shard.dim, shard.axis));
-                let axes: SmallVec<[Axis; 2]> = run.iter().map(|shard| shard.axis).collect();
+                axes.iter().for_each(|&axis| to.remove_axis(axis));
+                axes.iter().for_each(|&axis| to.add_shard(run[0].dim, axis));
                 moves.push(movement(CollectiveKind::ReduceScatter, &axes, to));
             }
+        }
+    }
+}
+
+/// Splits of a dimension over axes that hold all of it: over one, or at once over all that are still to come,
+/// as pads may not nest otherwise.
+fn slices(from: &Placement, target: &Placement, moves: &mut Vec<Move>) {
+    let is_missing = |axis: Axis| from.dim_on(axis).is_none() && from.partial_on(axis).is_none();
+    for (index, shard) in target.shards().iter().enumerate() {
+        let missing: SmallVec<[Axis; 4]> =
+            target.axes_of(shard.dim).filter(|&axis| is_missing(axis)).collect();
+        let is_first = target.shards()[..index].iter().all(|other| other.dim != shard.dim);
+        let mut groups: SmallVec<[&[Axis]; 2]> = SmallVec::new();
+        groups.extend((is_first && missing.len() > 1).then_some(missing.as_slice()));
+        let alone = [shard.axis];
+        groups.extend(is_missing(shard.axis).then_some(alone.as_slice()));
+        for axes in groups {
+            let mut to = from.clone();
+            axes.iter().for_each(|&axis| to.add_shard(shard.dim, axis));
+            moves.push(Move { kind: None, axes: SmallVec::new(), reduce: ReduceOp::Sum, to });
         }
     }
 }

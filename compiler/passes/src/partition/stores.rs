@@ -107,7 +107,7 @@ fn apply(
     stores: &mut Stores,
 ) -> Result<(), PlacementError> {
     let selected = selected_states(program, owners, rule)?;
-    let mut matched = false;
+    let (mut asked, mut matched) = (false, false);
     let mut whole: Vec<String> = Vec::new();
     for (index, state) in program.states.iter().enumerate() {
         let (role, parameter) = match &state.kind {
@@ -124,6 +124,7 @@ fn apply(
             roles.push(Role::Gradient);
         }
         for role in roles.into_iter().filter(|&role| has_role(&rule.roles, role)) {
+            asked = true;
             matched |= rule.dims.iter().all(|&dim| program.ty(state.value).has(dim));
             let shards =
                 if role == Role::Gradient { &mut stores.gradients[index] } else { &mut stores.states[index] };
@@ -137,7 +138,8 @@ fn apply(
         }
     }
     stores.whole.extend(whole.into_iter().map(|path| (path, rule.text())));
-    if matched || program.states.is_empty() || rule.dims.is_empty() {
+    // An evaluation has no optimizer, and then its store is about nothing.
+    if matched || !asked || rule.dims.is_empty() {
         return Ok(());
     }
     let roles: Vec<&str> = rule.roles.iter().map(|&role| role_name(role)).collect();
