@@ -70,8 +70,10 @@ pub fn classify(program: &Program, micro: Dim) -> Result<Facts, PassError> {
 
 /// The error of a program whose micro-batches cannot be worked through one by one.
 pub fn not_a_sum(program: &Program, value: Value) -> PassError {
-    let name = program.display_value(value);
-    let text = format!("the loss is not a sum over micro-batches: it needs `{name}` of all of them together");
+    let what = program.values[value].name.as_ref().map_or("a sum".to_string(), |name| format!("`{name}`"));
+    let text = format!(
+        "the loss is not a sum over micro-batches: it needs {what} over all of them before each can be differentiated"
+    );
     PassError::at_value(PassErrorKind::NotASum, program, value, text)
         .with_help("divide sums by counts that depend on the labels alone, or give each rank one micro-batch")
 }
