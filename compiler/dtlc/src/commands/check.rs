@@ -22,7 +22,7 @@ struct PlanReport {
     peak: u64,
 }
 
-/// Checks a file.
+/// Checks a file: all of it, or what one plan needs.
 ///
 /// # Errors
 /// Everything wrong with it.

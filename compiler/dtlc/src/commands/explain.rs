@@ -2,7 +2,7 @@
 
 use crate::cli::Explain;
 use crate::failure::Failure;
-use crate::figures::{Figures, annotated, bytes, count, refusals, scaled};
+use crate::figures::{Figures, annotated, bytes, count, refusals, scaled, shortened};
 use crate::load::{SourceText, options};
 use crate::output::Output;
 use crate::pipeline::{Compilation, Mode, Stage, compile};
@@ -131,7 +131,7 @@ fn collectives_text(text: &mut String, figures: &Figures) {
             bytes(one.bytes),
             bytes(one.wire_bytes),
             one.span,
-            one.why
+            shortened(&one.reasons)
         );
     }
 }

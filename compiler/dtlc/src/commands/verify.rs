@@ -19,15 +19,8 @@ pub fn run(arguments: &Verify, output: &Output) -> Result<(), Failure> {
     let options = options(&arguments.source.choice);
     let compiled = source.compile(&options)?;
     let (compiled, changes) = shrunk(&source, &options, compiled)?;
-    if !changes.is_empty() {
-        let list: Vec<String> = changes
-            .iter()
-            .map(|change| format!("{} {} -> {}", change.name, change.from, change.to))
-            .collect();
-        output.note(&format!("made smaller: {}", list.join(", ")));
-    }
     let found = compare(&compiled, arguments.seed)?;
-    show(&found, output)?;
+    show(&found, &changes, output)?;
     if is_good(&found) {
         return Ok(());
     }
@@ -42,7 +35,7 @@ fn is_good(found: &Differences) -> bool {
     [found.loss, found.gradient.0, found.parameter.0].iter().all(|&error| error <= found.bound)
 }
 
-fn show(found: &Differences, output: &Output) -> Result<(), Failure> {
+fn show(found: &Differences, changes: &[Change], output: &Output) -> Result<(), Failure> {
     let worst = if found.gradient.0 >= found.parameter.0 { &found.gradient.1 } else { &found.parameter.1 };
     if output.json {
         return output.json(&json!({
@@ -53,7 +46,15 @@ fn show(found: &Differences, output: &Output) -> Result<(), Failure> {
             "max_param_rel_err": found.parameter.0,
             "worst": worst,
             "bound": found.bound,
+            "shrunk": changes.iter().map(|it| json!({ "name": it.name, "from": it.from, "to": it.to })).collect::<Vec<_>>(),
         }));
+    }
+    if !changes.is_empty() {
+        let list: Vec<String> = changes
+            .iter()
+            .map(|change| format!("{} {} -> {}", change.name, change.from, change.to))
+            .collect();
+        output.text(&format!("made smaller: {}\n", list.join(", ")))?;
     }
     output.text(&format!(
         "{} rank(s) against one, errors relative (bound {:.1e}):\n  loss       {:.2e}\n  gradients  {:.2e}  worst {}\n  parameters {:.2e}  worst {}\n",

@@ -13,6 +13,7 @@ use dtlc_lang::ast::{Block, Function, Item, Member, Pattern, Statement, Type, Ty
 use dtlc_lang::model::{DimId, Model, ScopeId, Target};
 use dtlc_lang::{Compiled, SourceFile, Span, parse};
 use dtlc_passes::report::collectives;
+use std::ops::Range;
 
 /// The root file's text with placements and collectives written in.
 ///
@@ -26,14 +27,24 @@ pub fn annotated(
     let Some(file) = compiled.sources.files().next() else { return Ok(String::new()) };
     let sharded = compilation.sharded.as_ref();
     let sharded = sharded.ok_or_else(|| Failure::Bug("a compilation without placements".to_owned()))?;
-    let mut writer = Writer { file, model: &compiled.model, sharded, inserts: Vec::new() };
+    let mut writer = Writer { file, model: &compiled.model, sharded, edits: Vec::new() };
+    let chosen = compiled.plan.as_ref().map(|plan| plan.name.as_str());
+    let mut end = 0;
     for item in &parse(file).file.items {
+        let other = match item {
+            Item::Plan(plan) => Some(plan.name.name.as_str()) != chosen,
+            Item::Model(model) => model.name.name != compiled.model.name,
+            Item::Layer(_) | Item::Use(_) | Item::Optimizer(_) | Item::Function(_) | Item::Error(_) => false,
+        };
+        let begin = std::mem::replace(&mut end, item.span().end as usize);
+        if other {
+            writer.edits.push((begin..end, String::new()));
+            continue;
+        }
         match item {
             Item::Layer(layer) => writer.members(&layer.name.name, &layer.members),
-            Item::Model(model) if model.name.name == compiled.model.name => {
-                writer.members(&model.name.name, &model.members)
-            }
-            Item::Model(_) | Item::Use(_) | Item::Optimizer(_) | Item::Function(_) | Item::Plan(_) => {}
+            Item::Model(model) => writer.members(&model.name.name, &model.members),
+            Item::Use(_) | Item::Optimizer(_) | Item::Function(_) | Item::Plan(_) => {}
             Item::Error(_) => {}
         }
     }
@@ -45,8 +56,8 @@ struct Writer<'a> {
     file: &'a SourceFile,
     model: &'a Model,
     sharded: &'a Sharded,
-    /// Text to insert, and the byte it comes before.
-    inserts: Vec<(usize, String)>,
+    /// Bytes to replace (mostly none, where text is inserted), and by what.
+    edits: Vec<(Range<usize>, String)>,
 }
 
 impl Writer<'_> {
@@ -150,7 +161,7 @@ impl Writer<'_> {
             if let TypeDim::Named(placed) = dim
                 && placed.axes.is_empty()
             {
-                self.inserts.push((placed.span.end as usize, axes));
+                self.insert(placed.span.end as usize, axes);
             }
         }
     }
@@ -162,7 +173,7 @@ impl Writer<'_> {
         }
         let start = span.start as usize;
         let end = self.file.text[start..].find('\n').map_or(self.file.text.len(), |at| start + at);
-        self.inserts.push((end, format!("  // {text}")));
+        self.insert(end, format!("  // {text}"));
     }
 
     /// A line for each collective under the one that asks for it.
@@ -179,7 +190,7 @@ impl Writer<'_> {
                 figure.axis,
                 figure.per_step,
                 bytes(figure.bytes),
-                figure.why
+                shortened(&one.why)
             );
             self.line_below(line, &text);
         }
@@ -204,22 +215,40 @@ impl Writer<'_> {
         let starts = self.file.text.match_indices('\n').map(|(at, _)| at + 1);
         // The line below starts where this one's end is followed; the last line may have none.
         let Some(start) = starts.clone().nth(line as usize - 1) else { return };
-        self.inserts.push((start, format!("{indent}{text}\n")));
+        self.insert(start, format!("{indent}{text}\n"));
+    }
+
+    fn insert(&mut self, at: usize, text: String) {
+        self.edits.push((at..at, text));
     }
 
     fn finish(mut self) -> String {
         // Stable: what is inserted at one place stays in order.
-        self.inserts.sort_by_key(|(at, _)| *at);
+        self.edits.sort_by_key(|(range, _)| range.start);
         let text = &self.file.text;
         let mut result = String::new();
         let mut done = 0;
-        for (at, insert) in &self.inserts {
-            result.push_str(&text[done..*at]);
-            result.push_str(insert);
-            done = *at;
+        for (range, new) in &self.edits {
+            // What would be written into text that is gone is gone too.
+            if range.start < done {
+                continue;
+            }
+            result.push_str(&text[done..range.start]);
+            result.push_str(new);
+            done = range.end;
         }
         result.push_str(&text[done..]);
         result
+    }
+}
+
+/// The first of several reasons, and how many there are.
+#[must_use]
+pub fn shortened(why: &[String]) -> String {
+    match why {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first, rest @ ..] => format!("{first}; and {} more", rest.len()),
     }
 }
 

@@ -59,7 +59,10 @@ impl Memory {
         let active = plan.report.peak.iter();
         let active = active.filter(|item| program.values[item.value].role == Role::Activation);
         let activations = active.map(|item| item.bytes).sum::<u64>() + plan.input_bytes;
-        let workspace = peak.saturating_sub(params + grads + optimizer + activations);
+        // Stored gradients may share memory with activations that are gone before the last of them is there.
+        let rest = peak.saturating_sub(params + grads + optimizer);
+        let activations = activations.min(rest);
+        let workspace = rest - activations;
         let by_line = by_line(program, plan);
         Ok(Self { peak, params, grads, optimizer, activations, workspace, by_line })
     }

@@ -8,7 +8,7 @@ mod flops;
 mod limits;
 mod memory;
 
-pub use annotate::annotated;
+pub use annotate::{annotated, shortened};
 pub use limits::refusals;
 pub use memory::Memory;
 
@@ -71,6 +71,9 @@ pub struct CollectiveFigure {
     pub wire_bytes: u64,
     /// Why, with every tensor that goes along.
     pub why: String,
+    /// The same, one entry a tensor.
+    #[serde(skip)]
+    pub reasons: Vec<String>,
     /// Where the source asks for it.
     pub span: String,
 }
@@ -180,6 +183,7 @@ fn collective_figure(program: &Program, one: &CollectiveUse) -> CollectiveFigure
         bytes: one.bytes,
         wire_bytes: one.wire_bytes,
         why: one.why.join("; "),
+        reasons: one.why.clone(),
         span: place(&program.origins[one.origin]),
     }
 }

@@ -1,0 +1,141 @@
+//! The command from a file to numbers: training, resuming, evaluating, verifying, stopping.
+
+use crate::support::Dtlc;
+use dtlc_runtime::files::safetensors::read_all;
+use dtlc_runtime::files::weights::save_tensors;
+use dtlc_runtime::tensor::HostTensor;
+use indexmap::IndexMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+/// The JSON lines of a training run.
+fn steps(dtlc: &Dtlc, arguments: &[&str]) -> Vec<serde_json::Value> {
+    let fixed = ["train", "tiny.dtl", "--data", "text.txt", "--json"];
+    let lines = dtlc.expect(0, &[&fixed[..], arguments].concat()).stdout;
+    lines.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
+}
+
+fn with_text() -> Dtlc {
+    let dtlc = Dtlc::new();
+    dtlc.write("text.txt", "the quick brown fox jumps over the lazy dog. ".repeat(40));
+    dtlc
+}
+
+fn number(line: &serde_json::Value, key: &str) -> f64 {
+    line[key].as_f64().unwrap_or_else(|| panic!("no `{key}` in {line}"))
+}
+
+#[test]
+fn training_lowers_the_loss_the_same_on_any_ranks() {
+    let dtlc = with_text();
+    let one = steps(&dtlc, &["-p", "one", "--steps", "30"]);
+    let four = steps(&dtlc, &["-p", "tp2", "--steps", "30"]);
+    assert_eq!((one.len(), four.len()), (30, 30));
+    for key in ["step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "peak_bytes"] {
+        number(&one[0], key);
+    }
+    assert_eq!(number(&one[0], "tokens"), 32.0);
+    let (first, last) = (number(&one[0], "loss"), number(&one[29], "loss"));
+    assert!(last < first - 1.0, "the loss went from {first} to {last}");
+    for (left, right) in one.iter().zip(&four) {
+        let (left, right) = (number(left, "loss"), number(right, "loss"));
+        assert!((left - right).abs() < 1e-4 * left, "{left} on one rank, {right} on four");
+    }
+}
+
+#[test]
+fn a_run_resumes_under_another_plan_where_it_stopped() {
+    let dtlc = with_text();
+    let whole = steps(&dtlc, &["-p", "one", "--steps", "6", "--seed", "5"]);
+    steps(&dtlc, &["-p", "one", "--steps", "3", "--seed", "5", "--checkpoint", "run"]);
+    let rest = steps(&dtlc, &["-p", "tp2", "--steps", "6", "--checkpoint", "run", "--resume"]);
+    assert_eq!(rest.len(), 3);
+    assert_eq!(number(&rest[0], "step"), 4.0);
+    let (left, right) = (number(&whole[5], "loss"), number(&rest[2], "loss"));
+    assert!((left - right).abs() < 1e-4 * left, "{left} in one go, {right} resumed");
+    let fresh = ["train", "tiny.dtl", "-p", "one", "--data", "text.txt", "--steps", "2"];
+    let nothing = dtlc.expect(1, &[&fresh[..], &["--checkpoint", "nowhere", "--resume"]].concat());
+    assert!(nothing.stderr.contains("nowhere"), "{}", nothing.stderr);
+}
+
+#[test]
+fn evaluation_writes_loss_and_gradients_by_name() {
+    let dtlc = Dtlc::new();
+    let tokens: Vec<u32> = (0..32).map(|index| index * 7 % 256).collect();
+    let inputs: IndexMap<String, HostTensor> = [("tokens", 0), ("labels", 1)]
+        .map(|(name, by)| {
+            let shifted: Vec<u32> = tokens.iter().map(|token| (token + by) % 256).collect();
+            (name.to_owned(), HostTensor::from_u32(&[4, 8], &shifted))
+        })
+        .into();
+    save_tensors(&dtlc.path("inputs.safetensors"), &inputs).expect("the inputs are written");
+    let mut results = Vec::new();
+    for plan in ["one", "tp2"] {
+        let output = format!("{plan}.safetensors");
+        let arguments = ["--inputs", "inputs.safetensors", "--wrt", "params", "-o", &output];
+        let printed = dtlc.json(&[&["run", "tiny.dtl", "-p", plan][..], &arguments].concat());
+        assert!(printed["loss"].as_f64().is_some_and(|loss| loss > 1.0), "{printed}");
+        results.push(read_all(&dtlc.path(&output)).expect("the results are there"));
+    }
+    assert!(results[0].contains_key("loss"));
+    assert_eq!(results[0]["grad.layers.1.up.weight"].shape, [16, 32]);
+    for (name, tensor) in &results[0] {
+        let (left, right) = (tensor.to_f32(), results[1][name].to_f32());
+        let scale = left.iter().fold(1e-3f32, |most, value| most.max(value.abs()));
+        for (left, right) in left.iter().zip(&right) {
+            assert!((left - right).abs() <= 1e-5 * scale, "{name}: {left} on one rank, {right} on four");
+        }
+    }
+    let short: IndexMap<String, HostTensor> = inputs.into_iter().take(1).collect();
+    save_tensors(&dtlc.path("short.safetensors"), &short).expect("the inputs are written");
+    let outcome = dtlc.expect(
+        1,
+        &["run", "tiny.dtl", "-p", "one", "--inputs", "short.safetensors", "-o", "out.safetensors"],
+    );
+    assert!(
+        outcome.stderr.contains("labels") && !dtlc.path("out.safetensors").exists(),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn ranks_are_verified_against_one() {
+    let dtlc = Dtlc::new();
+    let found = dtlc.json(&["verify", "tiny.dtl", "-p", "tp2"]);
+    assert_eq!((&found["ranks"], &found["ok"]), (&4.into(), &true.into()));
+    for key in ["loss_rel_err", "max_grad_rel_err", "max_param_rel_err"] {
+        assert!(number(&found, key) <= 1e-5, "{found}");
+    }
+    assert!(found["worst"].as_str().is_some_and(|worst| !worst.is_empty()), "{found}");
+    let large = dtlc.expect(0, &["verify", "tiny.dtl", "-p", "tp2", "-D", "tp=16"]).stdout;
+    assert!(large.contains("V 256 -> "), "{large}");
+}
+
+#[test]
+fn an_interrupt_ends_the_step_and_saves() {
+    let dtlc = with_text();
+    let arguments = ["train", "tiny.dtl", "-p", "tp2", "--data", "text.txt", "--steps", "1000000000"];
+    let mut child = dtlc
+        .command(&[&arguments[..], &["--checkpoint", "run"]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    lines.next().expect("a first step").expect("UTF-8");
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill is there").success());
+    let last = lines.map_while(Result::ok).last();
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert_eq!(std::fs::read_dir(dtlc.path("run")).expect("a checkpoint").count(), 1, "{last:?}");
+}
+
+#[test]
+fn training_without_an_optimizer_says_what_to_add() {
+    let dtlc = with_text();
+    let text = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    dtlc.write("tiny.dtl", text.replace("optimizer adamw { lr 1e-2 }", ""));
+    let outcome = dtlc.expect(1, &["train", "tiny.dtl", "-p", "one", "--data", "text.txt", "--steps", "1"]);
+    assert!(outcome.stderr.contains("E0454") && outcome.stderr.contains("adamw"), "{}", outcome.stderr);
+}

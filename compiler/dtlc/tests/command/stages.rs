@@ -1,0 +1,119 @@
+//! What the command shows of a compilation: stages, figures, snapshots, canonical form.
+
+use crate::support::Dtlc;
+
+#[test]
+fn every_stage_prints() {
+    let dtlc = Dtlc::new();
+    for (stage, holds) in [
+        ("ast", "layer Block[D, F] {"),
+        ("model", "param layers.up.weight"),
+        ("logical", "dot"),
+        ("joint", "grad_norm"),
+        ("sharded", "reshard"),
+        ("scheduled", "all_reduce"),
+        ("kernels", "kernel "),
+        ("clif", "function "),
+        ("program", "arena "),
+    ] {
+        let text = dtlc.expect(0, &["emit", "tiny.dtl", "-p", "tp2", "--stage", stage]).stdout;
+        assert!(text.contains(holds), "{stage}:\n{text}");
+        if ["logical", "joint", "sharded", "scheduled"].contains(&stage) {
+            let parsed = dtlc_ir::text::parse(&text).unwrap_or_else(|error| panic!("{stage}: {error:?}"));
+            assert_eq!(dtlc_ir::text::print(&parsed), text, "{stage} prints otherwise once it is read");
+        }
+    }
+    let program = dtlc.expect(0, &["emit", "tiny.dtl", "-p", "tp2", "--stage", "program", "--rank", "3"]);
+    assert!(program.stdout.contains("rank 3 at [1, 1]"), "{}", program.stdout);
+}
+
+#[test]
+fn overrides_change_sizes() {
+    let dtlc = Dtlc::new();
+    let text = dtlc.expect(0, &["emit", "tiny.dtl", "-p", "one", "--stage", "logical", "-D", "F=48"]).stdout;
+    assert!(text.contains("F = 48"), "{text}");
+    assert!(
+        dtlc.expect(1, &["emit", "tiny.dtl", "-p", "one", "--stage", "logical", "-D", "Q=48"])
+            .stderr
+            .contains('Q')
+    );
+}
+
+#[test]
+fn figures_have_their_keys() {
+    let dtlc = Dtlc::new();
+    let figures = dtlc.json(&["explain", "tiny.dtl", "-p", "tp2"]);
+    assert_eq!(figures["ranks"], 4);
+    assert_eq!(figures["mesh"]["tp"], 2);
+    // Embedding and head, then two layers.
+    assert_eq!(figures["params"], 2 * 256 * 16 + 2 * (16 * 32 + 32 + 32 * 16));
+    // Two sequences of 8 a rank, half of F and V: three products of each, two operations a multiplication.
+    let forward = 2 * (2 * 8) * (2 * (16 * 16 + 16 * 16) + 16 * 128);
+    assert_eq!(figures["flops"]["model"], 3 * forward);
+    let memory = &figures["memory"];
+    let bytes = |key: &str| memory[key].as_u64().unwrap_or_else(|| panic!("no `{key}`"));
+    let parts = ["params", "grads", "optimizer", "activations", "workspace"].map(bytes);
+    assert_eq!(parts.iter().sum::<u64>(), bytes("peak"));
+    // Everything is split by V or F, in halves.
+    let stored = 4 * (2 * 256 * 16 + 2 * (16 * 32 + 32 + 32 * 16)) / 2;
+    assert_eq!(bytes("params"), stored);
+    assert_eq!(bytes("grads"), stored);
+    assert_eq!(bytes("optimizer"), 2 * stored);
+    assert!(
+        memory["by_line"][0]["span"].as_str().is_some() && memory["by_line"][0]["bytes"].as_u64().is_some()
+    );
+    let collectives = figures["collectives"].as_array().expect("a list");
+    let in_block =
+        collectives.iter().find(|it| it["scope"] == "Block" && it["phase"] == "forward").expect("one");
+    assert_eq!(in_block["kind"], "all_reduce");
+    assert_eq!(in_block["axis"], "tp");
+    assert_eq!(in_block["per_step"], 2);
+    assert_eq!(in_block["bytes"], 4 * 2 * 8 * 16);
+    assert_eq!(in_block["wire_bytes"], 4 * 2 * 8 * 16);
+    assert!(in_block["why"].as_str().is_some_and(|why| why.contains("partial over tp")));
+    assert!(in_block["span"].as_str().is_some_and(|span| span.contains(".dtl:")));
+    assert_eq!(figures["pipeline"]["stages"], 1);
+    assert_eq!(figures["pipeline"]["microbatches"], 1);
+}
+
+#[test]
+fn what_explain_prints_is_legal_input() {
+    let dtlc = Dtlc::new();
+    let text = dtlc.expect(0, &["explain", "tiny.dtl", "-p", "tp2"]).stdout;
+    assert!(text.contains("B@dp"), "{text}");
+    assert!(text.contains("// forward all_reduce over tp"), "{text}");
+    assert!(!text.contains("plan one"), "{text}");
+    dtlc.write("again.dtl", &text);
+    dtlc.expect(0, &["check", "again.dtl"]);
+    let (first, second) =
+        (dtlc.json(&["explain", "tiny.dtl", "-p", "tp2"]), dtlc.json(&["explain", "again.dtl", "-p", "tp2"]));
+    assert_eq!(first["memory"]["peak"], second["memory"]["peak"]);
+    assert_eq!(first["flops"], second["flops"]);
+}
+
+#[test]
+fn snapshots_show_a_change_until_it_is_accepted() {
+    let dtlc = Dtlc::new();
+    assert_eq!(dtlc.expect(1, &["snapshot", "tiny.dtl"]).stdout.matches("+++").count(), 2);
+    dtlc.expect(0, &["snapshot", "tiny.dtl", "--accept"]);
+    assert!(dtlc.path("tiny.dtl.tp2.sharded.snap").exists());
+    assert_eq!(dtlc.expect(0, &["snapshot", "tiny.dtl"]).stdout, "");
+    let text = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    dtlc.write("tiny.dtl", text.replace("F = 32", "F = 64"));
+    let outcome = dtlc.expect(1, &["snapshot", "tiny.dtl"]);
+    assert!(outcome.stdout.contains("\n-") && outcome.stdout.contains("F = 64"), "{}", outcome.stdout);
+    dtlc.expect(0, &["snapshot", "tiny.dtl", "--accept"]);
+    dtlc.expect(0, &["snapshot", "tiny.dtl"]);
+}
+
+#[test]
+fn formatting_is_checked_and_done() {
+    let dtlc = Dtlc::new();
+    dtlc.expect(0, &["fmt", "--check", "tiny.dtl"]);
+    let text = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    dtlc.write("loose.dtl", text.replace("  embed = ", "      embed   = "));
+    let outcome = dtlc.expect(1, &["fmt", "--check", "loose.dtl"]);
+    assert!(outcome.stdout.contains("+  embed = "), "{}", outcome.stdout);
+    dtlc.expect(0, &["fmt", "loose.dtl"]);
+    assert_eq!(std::fs::read_to_string(dtlc.path("loose.dtl")).expect("the file"), text);
+}
