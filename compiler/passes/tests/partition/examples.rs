@@ -59,6 +59,30 @@ fn golden_gpt2() {
     every_plan(include_str!("../../../../examples/golden/gpt2.dtl"), &sizes);
 }
 
+#[test]
+fn stages_of_zero_with_master_weights() {
+    let sizes = [
+        ("seq", "4"),
+        ("global", "4"),
+        ("D", "8"),
+        ("H", "2"),
+        ("K", "4"),
+        ("V", "12"),
+        ("P", "6"),
+        ("L", "2"),
+        ("dp", "2"),
+    ];
+    every_plan(include_str!("../../../../examples/papers/zero.dtl"), &sizes);
+}
+
+#[test]
+fn encoder_and_byte_model() {
+    let sizes = [("seq", "4"), ("D", "8"), ("H", "2"), ("K", "4"), ("V", "12"), ("P", "6"), ("L", "2")];
+    every_plan(include_str!("../../../../examples/bert.dtl"), &sizes);
+    let sizes = [("seq", "4"), ("D", "8"), ("K", "4"), ("F", "12"), ("V", "16")];
+    every_plan(include_str!("../../../../examples/bytes.dtl"), &sizes);
+}
+
 /// Partitions every plan of an example at its full size and holds the result against the verifier and the
 /// plan's contracts on collectives.
 fn contracts_hold(source: &str) {
