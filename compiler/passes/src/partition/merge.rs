@@ -24,6 +24,8 @@ struct Key {
     axes: SmallVec<[Axis; 2]>,
     phase: Phase,
     reduce: ReduceOp,
+    /// Whether it moves parameters: those of a block go together, and apart from its activations.
+    weights: bool,
 }
 
 /// Collectives that become one call, at the position of an instruction.
@@ -86,6 +88,7 @@ fn groups(program: &Program, region: &Region) -> Vec<Group> {
             axes: collective.axes.clone(),
             phase: inst.phase,
             reduce: collective.reduce,
+            weights: inst.args.iter().all(|&arg| program.values[arg].role == Role::Parameter),
         };
         let same = groups.iter_mut().rev().find(|group| group.open && group.key == key);
         let Some(group) = same else {
@@ -93,12 +96,11 @@ fn groups(program: &Program, region: &Region) -> Vec<Group> {
             continue;
         };
         let is_there = inst.args.iter().all(|&arg| defined[arg].is_none_or(|at| at < group.position));
-        let weights = is_block && inst.args.iter().all(|&arg| program.values[arg].role == Role::Parameter);
         let is_unused = group.members.iter().all(|&member| !used[member]);
         if is_unused {
             group.members.push(index);
             group.position = index;
-        } else if is_there && (weights || keeps_size(key.kind)) {
+        } else if is_there && (is_block && key.weights || keeps_size(key.kind)) {
             group.members.push(index);
         } else {
             group.open = false;

@@ -9,5 +9,6 @@ mod examples;
 mod llama;
 mod movement;
 mod random;
+mod stores;
 mod strategies;
 mod support;
