@@ -271,7 +271,8 @@ Examples:
   dtlc snapshot examples/*.dtl              shows what changed; exit status 1 if anything did
   dtlc snapshot examples/*.dtl --accept     writes what is new
 
-Every plan of a file has its own snapshot, FILE.PLAN.STAGE.snap; a file without plans has FILE.STAGE.snap.")]
+Every plan of a file has its own snapshot, FILE.PLAN.STAGE.snap; a file without plans has FILE.STAGE.snap. It holds what
+`emit` prints, without the tables and source positions around the instructions.")]
 pub struct Snapshot {
     /// The files.
     #[arg(value_name = "FILE", required = true)]

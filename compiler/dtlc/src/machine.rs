@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::pipeline::{Mode, Stage, compile_parts};
-use dtlc_ir::{Op, Program as IrProgram, Region, Value};
+use dtlc_ir::{Op, Program as IrProgram, Region, ScalarOp, Value};
 use dtlc_lang::model::Model;
 use dtlc_lang::plan::Plan;
 use dtlc_lang::{Compiled, SourceMap};
@@ -55,28 +55,30 @@ pub fn index_bounds(program: &IrProgram) -> Vec<(String, u64)> {
 /// Follows an input through what keeps its numbers, to the tables that it indexes.
 fn walk(program: &IrProgram, region: &Region, aliases: &mut Vec<Value>, bound: &mut Option<u64>) {
     for inst in &region.insts {
-        match &inst.op {
-            Op::Take { dim } if inst.args.get(1).is_some_and(|index| aliases.contains(index)) => {
-                let size = program.dims[*dim].size;
-                *bound = Some(bound.map_or(size, |known| known.min(size)));
-            }
-            Op::Map(dtlc_ir::ScalarOp::Cast)
-            | Op::Rename { .. }
-            | Op::Split { .. }
-            | Op::Merge { .. }
-            | Op::Slice { .. }
-                if inst.args.first().is_some_and(|arg| aliases.contains(arg)) =>
-            {
-                aliases.extend(&inst.results);
-            }
-            Op::Scan(scan) => {
-                let stacked = inst.args.iter().zip(&scan.body.params);
-                let inner: Vec<Value> =
-                    stacked.filter(|(arg, _)| aliases.contains(arg)).map(|(_, &param)| param).collect();
-                aliases.extend(inner);
-                walk(program, &scan.body, aliases, bound);
-            }
-            _ => {}
+        let is_alias = |arg: Option<&Value>| arg.is_some_and(|arg| aliases.contains(arg));
+        if let Op::Scan(scan) = &inst.op {
+            // Its carries and slices are the body's first parameters, in the order of the arguments.
+            let inner: Vec<Value> = inst
+                .args
+                .iter()
+                .zip(&scan.body.params)
+                .filter(|(arg, _)| is_alias(Some(arg)))
+                .map(|(_, &param)| param)
+                .collect();
+            aliases.extend(inner);
+            walk(program, &scan.body, aliases, bound);
+        } else if let Op::Take { dim } = &inst.op
+            && is_alias(inst.args.get(1))
+        {
+            let size = program.dims[*dim].size;
+            *bound = Some(bound.map_or(size, |known| known.min(size)));
+        } else if keeps_numbers(&inst.op) && is_alias(inst.args.first()) {
+            aliases.extend(&inst.results);
         }
     }
+}
+
+fn keeps_numbers(op: &Op) -> bool {
+    let is_cast = matches!(op, Op::Map(ScalarOp::Cast));
+    is_cast || matches!(op, Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::Slice { .. })
 }

@@ -18,11 +18,20 @@ use std::fmt::Write;
 pub fn run(arguments: &Emit, output: &Output) -> Result<(), Failure> {
     let Emit { source: Source { file, choice }, stage, rank } = arguments;
     let source = SourceText::read(file)?;
-    let text = stage_text(&source, &options(choice), *stage, *rank)?;
+    let text = stage_text(&source, &options(choice), *stage, *rank, Detail::Full)?;
     if output.json {
         return output.json(&json!({ "stage": name(*stage), "text": text }));
     }
     output.text(&text)
+}
+
+/// How much of a program's text is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// All of it, so that it can be read back.
+    Full,
+    /// Mesh, dimensions and instructions, without the places in the source that they come from.
+    Step,
 }
 
 /// The text of a stage.
@@ -34,6 +43,7 @@ pub fn stage_text(
     options: &Options,
     stage: EmitStage,
     rank: Option<u64>,
+    detail: Detail,
 ) -> Result<String, Failure> {
     let last = match stage {
         EmitStage::Ast => return syntax(source),
@@ -62,7 +72,13 @@ pub fn stage_text(
         EmitStage::Kernels => assembled(&compilation).map(kernels),
         EmitStage::Clif => assembled(&compilation).map(clif),
         EmitStage::Program => assembled(&compilation).map(|assembled| program(assembled, rank)),
-        _ => ir(&compilation).map(text::print),
+        EmitStage::Logical | EmitStage::Joint | EmitStage::Sharded | EmitStage::Scheduled => ir(&compilation)
+            .map(match detail {
+                Detail::Full => text::print,
+                Detail::Step => step,
+            }),
+        // They have returned above.
+        EmitStage::Ast | EmitStage::Model | EmitStage::Cuda | EmitStage::Ptx => None,
     };
     text.ok_or_else(|| Failure::Bug(format!("stage `{}` was not reached", name(stage))))
 }
@@ -87,6 +103,19 @@ fn ir(compilation: &Compilation) -> Option<&dtlc_ir::Program> {
     let scheduled = compilation.scheduled.as_ref().map(|scheduled| &scheduled.program);
     let sharded = compilation.sharded.as_ref().map(|sharded| &sharded.program);
     scheduled.or(sharded).or(compilation.joint.as_ref()).or(Some(&compilation.logical))
+}
+
+/// What a change of a program's meaning shows in: sizes and instructions.
+fn step(program: &dtlc_ir::Program) -> String {
+    let mut text = format!("program {}\n", program.name);
+    for axis in program.mesh.axes.values() {
+        text.push_str(&format!("axis {} = {}\n", axis.full_name(), axis.size));
+    }
+    for dim in program.dims.values() {
+        text.push_str(&format!("dim {} = {}{}\n", dim.name, dim.size, if dim.pad { " pad" } else { "" }));
+    }
+    text.push_str(&text::print_step(program));
+    text
 }
 
 fn assembled(compilation: &Compilation) -> Option<&Assembled> {

@@ -1,7 +1,9 @@
 //! `dtlc snapshot`: a stage's text against the file beside the source.
+//!
+//! A snapshot of the IR holds the instructions and their types, and no source positions: a line that moves is no change.
 
 use crate::cli::Snapshot;
-use crate::commands::emit::{name, stage_text};
+use crate::commands::emit::{Detail, name, stage_text};
 use crate::failure::Failure;
 use crate::files::{self, FileLoader};
 use crate::load::SourceText;
@@ -41,7 +43,7 @@ fn compare(
 ) -> Result<bool, Failure> {
     let snapshot = snapshot_path(path, plan.as_deref(), &name(arguments.stage));
     let options = Options { plan: plan.map_or(PlanChoice::None, PlanChoice::Named), overrides: Vec::new() };
-    let new = stage_text(source, &options, arguments.stage, None)?;
+    let new = stage_text(source, &options, arguments.stage, None, Detail::Step)?;
     let old = if snapshot.exists() { Some(files::read(&snapshot)?) } else { None };
     let state = match &old {
         Some(old) if *old == new.as_bytes() => "same",

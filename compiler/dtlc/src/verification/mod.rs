@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::machine::{index_bounds, start_parts};
 use crate::pipeline::{Mode, Stage, compile_parts};
 use cranelift_entity::PrimaryMap;
-use dtlc_ir::{DType, Op, Program, Region};
+use dtlc_ir::{DType, Inst, Literal, Op, Program, Region};
 use dtlc_lang::model::{Element, Elementwise, Graph, Input, Node, NodeId, Operation, ScopeId, TensorType};
 use dtlc_lang::plan::{Optimizer, Plan, Precision};
 use dtlc_lang::{Compiled, Span};
@@ -56,7 +56,7 @@ pub fn compare(compiled: &Compiled, seed: u64) -> Result<Differences, Failure> {
     let mut reference = start(&one, Mode::Gradients)?;
     reference.initialise(seed)?;
     let weights = random::weights(&mut reference, seed)?;
-    let inputs = random::inputs(reference.program(), &bounds, marks_ignored(&compilation.logical), seed);
+    let inputs = random::inputs(reference.program(), &bounds, marks_ignored(&compilation.logical.main), seed);
     let step = |mut session: Session| -> Result<Session, Failure> {
         random::set(&mut session, &weights, &inputs)?;
         session.step(1, seed)?;
@@ -145,27 +145,29 @@ fn bound(precision: &Precision, logical: &Program) -> f64 {
     2.0 * (products as f64).sqrt() / 256.0
 }
 
+/// Products of a step, every run of a loop counted.
 fn products(program: &Program, region: &Region) -> u64 {
-    let count = region.insts.iter().map(|inst| match &inst.op {
-        Op::Scan(scan) => program.dims[scan.dim].size.saturating_mul(products(program, &scan.body)),
-        Op::Dot => 1,
-        Op::Attention(_) => 2,
-        _ => 0,
-    });
-    count.fold(0, u64::saturating_add)
+    let count = |inst: &Inst| {
+        if let Op::Scan(scan) = &inst.op {
+            return program.dims[scan.dim].size.saturating_mul(products(program, &scan.body));
+        }
+        // Attention is two of them.
+        u64::from(matches!(inst.op, Op::Dot)) + 2 * u64::from(matches!(inst.op, Op::Attention(_)))
+    };
+    region.insts.iter().map(count).fold(0, u64::saturating_add)
 }
 
 /// Whether the model knows the label 0xffffffff, the mark of positions that do not count.
-fn marks_ignored(program: &Program) -> bool {
-    fn region_has(region: &Region) -> bool {
-        region.insts.iter().any(|inst| match &inst.op {
-            Op::Constant(dtlc_ir::Literal::Int(number)) => *number == i64::from(u32::MAX) || *number == -1,
-            Op::Constant(dtlc_ir::Literal::Float(number)) => *number == f64::from(u32::MAX),
-            Op::Scan(scan) => region_has(&scan.body),
-            _ => false,
-        })
-    }
-    region_has(&program.main)
+fn marks_ignored(region: &Region) -> bool {
+    let is_mark = |literal: &Literal| match literal {
+        Literal::Int(number) => *number == i64::from(u32::MAX) || *number == -1,
+        Literal::Float(number) => *number == f64::from(u32::MAX),
+        Literal::Bool(_) => false,
+    };
+    region.insts.iter().any(|inst| {
+        let inside = inst.op.region().is_some_and(marks_ignored);
+        inside || matches!(&inst.op, Op::Constant(literal) if is_mark(literal))
+    })
 }
 
 /// The same plan without ranks and without micro-batches.

@@ -12,8 +12,10 @@ use indexmap::IndexMap;
 const MOST_RANKS: u64 = 16;
 /// Sizes up to this stay.
 const SMALL: u64 = 32;
-/// What larger ones are made, or a little more.
+/// What larger ones are made, or a little more, so that not all are equal.
 const TARGET: u64 = 16;
+/// How many different sizes are made of equal ones.
+const VARIANTS: u64 = 3;
 /// Layers of a stack, sequences of a micro-batch, and micro-batches that are kept.
 const FEW: u64 = 2;
 
@@ -60,27 +62,33 @@ pub fn sizes(
     let repeated = repeated(model);
     let declared = declared(file, model);
     let mut wanted = Vec::new();
+    let mut variant = 0;
     for (dim, info) in
         model.dims.iter().filter(|(_, info)| info.factors.is_empty() && declared.contains(&info.name))
     {
         if Some(dim) == model.batch || Some(dim) == model.sequence {
             continue;
         }
-        let to = if repeated.contains(&dim) { info.size.min(FEW) } else { smaller(info.size, unit) };
+        if repeated.contains(&dim) {
+            wanted.push((info.name.clone(), info.size, info.size.min(FEW)));
+            continue;
+        }
+        let to = smaller(info.size, unit, variant % VARIANTS);
+        variant += u64::from(to != info.size);
         wanted.push((info.name.clone(), info.size, to));
     }
     let size = |dim: Option<DimId>| dim.map(|dim| (model.dims[dim].name.clone(), model.dims[dim].size));
     let ways: u64 = plan.map_or(1, |plan| batch_ways(model, plan, &axis_size));
     match plan.and_then(|plan| plan.batch.as_ref()) {
         Some(batch) => {
-            wanted.push(("seq".to_owned(), batch.sequence, smaller(batch.sequence, unit)));
+            wanted.push(("seq".to_owned(), batch.sequence, smaller(batch.sequence, unit, 0)));
             let micro = batch.micro.map_or(FEW, |micro| micro.min(FEW));
             wanted.push(("global".to_owned(), batch.global, ways * micro * micro_batches.min(FEW)));
             wanted.extend(batch.micro.map(|from| ("micro".to_owned(), from, micro)));
         }
         None => {
             wanted.extend(size(model.batch).map(|(name, from)| (name, from, ways * FEW)));
-            wanted.extend(size(model.sequence).map(|(name, from)| (name, from, smaller(from, unit))));
+            wanted.extend(size(model.sequence).map(|(name, from)| (name, from, smaller(from, unit, 0))));
         }
     }
     changes(wanted.into_iter())
@@ -90,14 +98,14 @@ fn changes(sizes: impl Iterator<Item = (String, u64, u64)>) -> Vec<Change> {
     sizes.filter(|(_, from, to)| from != to).map(|(name, from, to)| Change { name, from, to }).collect()
 }
 
-/// About [`TARGET`], divisible by whatever of `unit` divides `size`, and odd if that is.
-fn smaller(size: u64, unit: u64) -> u64 {
+/// About [`TARGET`] (`variant` makes it larger), divisible by whatever of `unit` divides `size`, and odd if that is.
+fn smaller(size: u64, unit: u64, variant: u64) -> u64 {
     if size <= SMALL {
         return size;
     }
     let keep = gcd(size, unit);
-    let mut times = TARGET.div_ceil(keep);
-    if size % 2 == 1 && times % 2 == 0 {
+    let mut times = TARGET.div_ceil(keep) + variant;
+    if size % 2 == 1 && times.is_multiple_of(2) {
         times += 1;
     }
     (keep * times).min(size)
@@ -123,9 +131,9 @@ fn declared(file: &SourceFile, model: &Model) -> Vec<String> {
 
 /// The dimensions of stacks.
 fn repeated(model: &Model) -> Vec<DimId> {
-    let nodes = model.graph.nodes.values().filter_map(|node| match &node.operation {
-        Operation::Repeat { dim, .. } => Some(*dim),
-        _ => None,
+    let nodes = model.graph.nodes.values().filter_map(|node| {
+        let Operation::Repeat { dim, .. } = &node.operation else { return None };
+        Some(*dim)
     });
     nodes.collect()
 }
@@ -149,7 +157,10 @@ fn batch_ways(model: &Model, plan: &Plan, axis_size: &impl Fn(&MeshAxis) -> u64)
 }
 
 fn smallest_factor(size: u64) -> u64 {
-    (2..).take_while(|factor| factor * factor <= size).find(|factor| size % factor == 0).unwrap_or(size)
+    (2..)
+        .take_while(|factor| factor * factor <= size)
+        .find(|factor| size.is_multiple_of(*factor))
+        .unwrap_or(size)
 }
 
 fn gcd(left: u64, right: u64) -> u64 {
@@ -162,12 +173,12 @@ mod tests {
 
     #[test]
     fn sizes_stay_divisible_by_what_divided_them() {
-        assert_eq!(smaller(4096, 16), 16);
-        assert_eq!(smaller(14336, 32), 32);
-        assert_eq!(smaller(50257, 8), 17);
-        assert_eq!(smaller(8, 16), 8);
+        assert_eq!(smaller(4096, 16, 0), 16);
+        assert_eq!(smaller(14336, 32, 1), 64);
+        assert_eq!(smaller(50257, 8, 0), 17);
+        assert_eq!(smaller(8, 16, 2), 8);
         // 96 is divided by 3 of 12 ranks; so is what becomes of it.
-        assert_eq!(smaller(96, 24), 24);
+        assert_eq!(smaller(96, 24, 0), 24);
     }
 
     #[test]
