@@ -4,7 +4,7 @@
 use super::assign::describe;
 use super::propagate::{Chosen, is_update};
 use super::realise::{Freedom, Need, Realiser};
-use dtlc_ir::{Axis, Inst, Op, Placement, ReduceOp, Role, ScalarOp, Value};
+use dtlc_ir::{Axis, Inst, Op, Placement, ReduceOp, Role, ScalarOp, Type, Value};
 use smallvec::SmallVec;
 
 impl Realiser<'_> {
@@ -46,29 +46,9 @@ impl Realiser<'_> {
                 && decided.dim_on(axis).is_none()
         };
         match &inst.op {
-            Op::Map(op) => match op {
-                ScalarOp::Add | ScalarOp::Sub => inst.args.iter().all(|&arg| partial(arg)),
-                ScalarOp::Neg => partial(inst.args[0]),
-                ScalarOp::Cast => partial(inst.args[0]) && self.program.ty(inst.results[0]).dtype.is_float(),
-                ScalarOp::Mul => {
-                    let (left, right) = (inst.args[0], inst.args[1]);
-                    partial(left) && apart(right) || apart(left) && partial(right)
-                }
-                ScalarOp::Div => partial(inst.args[0]) && apart(inst.args[1]),
-                ScalarOp::Select => {
-                    let zero = |arg: Value| self.freedom[arg] == Freedom::Zeros && apart(arg);
-                    let (condition, one, other) = (inst.args[0], inst.args[1], inst.args[2]);
-                    let branches =
-                        partial(one) && (partial(other) || zero(other)) || zero(one) && partial(other);
-                    apart(condition) && branches
-                }
-                ScalarOp::Abs | ScalarOp::Exp | ScalarOp::Log | ScalarOp::Sqrt | ScalarOp::Rsqrt => false,
-                ScalarOp::Tanh | ScalarOp::Sigmoid | ScalarOp::Erf | ScalarOp::Sin | ScalarOp::Cos => false,
-                ScalarOp::Floor | ScalarOp::Not | ScalarOp::Rem | ScalarOp::Pow | ScalarOp::Min => false,
-                ScalarOp::Max | ScalarOp::Equal | ScalarOp::NotEqual | ScalarOp::Less => false,
-                ScalarOp::LessEqual | ScalarOp::Greater | ScalarOp::GreaterEqual => false,
-                ScalarOp::And | ScalarOp::Or => false,
-            },
+            Op::Map(op) => {
+                self.map_passes(*op, &inst.args, self.program.ty(inst.results[0]), &partial, &apart)
+            }
             Op::Reduce { op: ReduceOp::Sum, .. }
             | Op::Rename { .. }
             | Op::Split { .. }
@@ -88,6 +68,42 @@ impl Realiser<'_> {
             Op::Take { .. } => false,
             Op::Attention(_) | Op::AttentionGradient(_) | Op::Scan(_) | Op::Fused(_) => false,
             Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => false,
+        }
+    }
+
+    /// The same for a scalar function, by which arguments may stay partial and which have nothing on the axis.
+    fn map_passes(
+        &self,
+        op: ScalarOp,
+        args: &[Value],
+        result: &Type,
+        partial: &dyn Fn(Value) -> bool,
+        apart: &dyn Fn(Value) -> bool,
+    ) -> bool {
+        match op {
+            ScalarOp::Add | ScalarOp::Sub => args.iter().all(|&arg| partial(arg)),
+            ScalarOp::Neg => partial(args[0]),
+            // Between floats; what is rounded to whole numbers has to be whole before.
+            ScalarOp::Cast => {
+                partial(args[0]) && result.dtype.is_float() && self.program.ty(args[0]).dtype.is_float()
+            }
+            ScalarOp::Mul => {
+                let (left, right) = (args[0], args[1]);
+                partial(left) && apart(right) || apart(left) && partial(right)
+            }
+            ScalarOp::Div => result.dtype.is_float() && partial(args[0]) && apart(args[1]),
+            ScalarOp::Select => {
+                let zero = |arg: Value| self.freedom[arg] == Freedom::Zeros && apart(arg);
+                let (condition, one, other) = (args[0], args[1], args[2]);
+                let branches = partial(one) && (partial(other) || zero(other)) || zero(one) && partial(other);
+                apart(condition) && branches
+            }
+            ScalarOp::Abs | ScalarOp::Exp | ScalarOp::Log | ScalarOp::Sqrt | ScalarOp::Rsqrt => false,
+            ScalarOp::Tanh | ScalarOp::Sigmoid | ScalarOp::Erf | ScalarOp::Sin | ScalarOp::Cos => false,
+            ScalarOp::Floor | ScalarOp::Not | ScalarOp::Rem | ScalarOp::Pow | ScalarOp::Min => false,
+            ScalarOp::Max | ScalarOp::Equal | ScalarOp::NotEqual | ScalarOp::Less => false,
+            ScalarOp::LessEqual | ScalarOp::Greater | ScalarOp::GreaterEqual => false,
+            ScalarOp::And | ScalarOp::Or => false,
         }
     }
 

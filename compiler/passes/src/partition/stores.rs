@@ -110,47 +110,41 @@ fn apply(
     let (mut asked, mut matched) = (false, false);
     let mut whole: Vec<String> = Vec::new();
     for (index, state) in program.states.iter().enumerate() {
-        let (role, parameter) = match &state.kind {
-            StateKind::Parameter(_) => (Role::Parameter, index),
+        let (roles, parameter): (&[Role], usize) = match &state.kind {
+            StateKind::Parameter(_) => (&[Role::Parameter, Role::Gradient], index),
             StateKind::Master(parameter) | StateKind::Optimizer { parameter, .. } => {
-                (Role::Optimizer, *parameter)
+                (&[Role::Optimizer], *parameter)
             }
         };
-        if !selected.contains(&parameter) {
-            continue;
-        }
-        let mut roles: SmallVec<[Role; 2]> = SmallVec::from_slice(&[role]);
-        if role == Role::Parameter {
-            roles.push(Role::Gradient);
-        }
-        for role in roles.into_iter().filter(|&role| has_role(&rule.roles, role)) {
+        let is_asked = |role: &&Role| selected.contains(&parameter) && has_role(&rule.roles, **role);
+        for role in roles.iter().filter(is_asked) {
             asked = true;
             matched |= rule.dims.iter().all(|&dim| program.ty(state.value).has(dim));
-            let shards =
-                if role == Role::Gradient { &mut stores.gradients[index] } else { &mut stores.states[index] };
+            let shards = if *role == Role::Gradient {
+                &mut stores.gradients[index]
+            } else {
+                &mut stores.states[index]
+            };
+            let path = &program.states[parameter].path;
             match pick(program, assignments, looped, entry, rule, parameter, shards)? {
                 Some(dim) => shards.push((dim, entry)),
-                None if !whole.contains(&program.states[parameter].path) => {
-                    whole.push(program.states[parameter].path.clone());
-                }
-                None => {}
+                None if whole.contains(path) || assignments.entries[entry].axes.is_empty() => {}
+                None => whole.push(path.clone()),
             }
         }
     }
     stores.whole.extend(whole.into_iter().map(|path| (path, rule.text())));
     // An evaluation has no optimizer, and then its store is about nothing.
-    if matched || !asked || rule.dims.is_empty() {
-        return Ok(());
-    }
+    if matched || !asked || rule.dims.is_empty() { Ok(()) } else { Err(no_match(rule)) }
+}
+
+fn no_match(rule: &RuleRequest) -> PlacementError {
     let roles: Vec<&str> = rule.roles.iter().map(|&role| role_name(role)).collect();
     let message = format!("no {} with a dimension `{}`", roles.join(" or "), rule.dim_name);
-    Err(PlacementError::new(PlacementErrorKind::NoMatch, message)
+    let (roles, axes) = (roles.join(", "), rule.axes.join(", "));
+    PlacementError::new(PlacementErrorKind::NoMatch, message)
         .at_plan(rule.span, "this rule matches nothing")
-        .hint(format!(
-            "`store {}: largest -> {}` picks a dimension for each",
-            roles.join(", "),
-            rule.axes.join(", ")
-        )))
+        .hint(format!("`store {roles}: largest -> {axes}` picks a dimension for each"))
 }
 
 /// The parameters that a rule is about, by index.

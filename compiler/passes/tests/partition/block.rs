@@ -34,3 +34,21 @@ fn data_parallel_mlp_sums_gradients() {
     assert_eq!(calls(&program, "step", "forward"), ["all_reduce dp"]);
     assert_eq!(calls(&program, "step", "backward"), ["all_reduce dp"]);
 }
+
+#[test]
+fn dropout_draws_the_same_bits_under_every_placement() {
+    let source = MLP
+        .replace("inputs { x = %x }", "inputs { x = %x, step = %step }")
+        .replace("%x: f32[B, S, D])", "%x: f32[B, S, D], %step: u32[])")
+        .replace(
+            "%y: f32[B, S, D] = dot %a, %w2 forward",
+            "%half: f32[] = const 0.5 forward\n%drawn: f32[B, S, F] = random[stream 1 over B, S, F] %step forward\n\
+             %keep: bool[B, S, F] = less %drawn, %half forward\n%mask: f32[B, S, F] = cast %keep forward\n\
+             %d: f32[B, S, F] = mul %a, %mask forward\n%y: f32[B, S, D] = dot %d, %w2 forward",
+        );
+    let program = joint(&source);
+    for plan in ["mesh x 2\nall: F -> x", "mesh x 2\nall: acts B -> x", "mesh x 2, y 2\nall: S -> x; F -> y"]
+    {
+        check(&program, plan);
+    }
+}

@@ -36,11 +36,9 @@ fn random(numbers: &mut Numbers) -> Program {
             }
         }
     }
-    for axis in shuffled(&axes, numbers) {
-        if numbers.below(4) > 0 {
-            to.add_shard(dims[numbers.below(3)], axis);
-        }
-    }
+    let placed = shuffled(&axes, numbers).into_iter().filter(|_| numbers.below(4) > 0);
+    let placed: Vec<Axis> = placed.collect();
+    placed.into_iter().for_each(|axis| to.add_shard(dims[numbers.below(3)], axis));
     let ty = Type::new(DType::F32, dims.clone());
     let mut input = Type::new(DType::F32, dims.iter().chain(&summed).copied());
     input.placement = whole;

@@ -184,6 +184,17 @@ pub fn calls(program: &Program, scope: &str, phase: &str) -> Vec<String> {
     uses.iter().filter(matches).map(|call| format!("{} {}", call.kind.name(), call.axis)).collect()
 }
 
+fn sum_of_squares(builder: &mut Builder, gradients: &[(usize, Value)]) -> Value {
+    let mut total: Option<Value> = None;
+    for &(_, gradient) in gradients {
+        let square = builder.mul(gradient, gradient);
+        let dims = builder.ty(square).dims.clone();
+        let sum = builder.reduce(ReduceOp::Sum, square, &dims);
+        total = Some(total.map_or(sum, |total| builder.add(total, sum)));
+    }
+    total.expect("a parameter")
+}
+
 /// Adds clipping by the global norm and a step of momentum on each parameter, as `update` lays them out.
 pub fn with_update(mut program: Program) -> Program {
     let gradients: Vec<(usize, Value)> = program
@@ -200,14 +211,8 @@ pub fn with_update(mut program: Program) -> Program {
     let mut insts = std::mem::take(&mut program.main.insts);
     let mut builder = Builder::new(&mut program, Phase::Update);
     builder.role = Role::Optimizer;
-    let mut total: Option<Value> = None;
-    for &(_, gradient) in &gradients {
-        let square = builder.mul(gradient, gradient);
-        let dims = builder.ty(square).dims.clone();
-        let sum = builder.reduce(ReduceOp::Sum, square, &dims);
-        total = Some(total.map_or(sum, |total| builder.add(total, sum)));
-    }
-    let norm = builder.map(ScalarOp::Sqrt, &[total.expect("a parameter")]);
+    let squares = sum_of_squares(&mut builder, &gradients);
+    let norm = builder.map(ScalarOp::Sqrt, &[squares]);
     let [one, rate, decay] = [1.0, 0.1, 0.9].map(|number| builder.number(number, DType::F32));
     let above = builder.add(norm, one);
     let factor = builder.div(one, above);
