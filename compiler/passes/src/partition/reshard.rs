@@ -10,7 +10,7 @@
 
 use super::error::{PlacementError, PlacementErrorKind};
 use dtlc_ir::{
-    Axis, Collective, CollectiveKind, Inst, Op, Placement, Program, Reason, ReduceOp, Region, Type,
+    Axis, Collective, CollectiveKind, Inst, Op, Placement, Program, Reason, ReduceOp, Region, Shard, Type,
 };
 use smallvec::SmallVec;
 
@@ -199,6 +199,7 @@ fn moves(program: &Program, from: &Placement, target: &Placement, leave: bool) -
     }
     slices(from, target, &mut moves);
     swaps(from, &mut moves);
+    substitutions(program, from, target, &mut moves);
     moves
 }
 
@@ -283,11 +284,34 @@ fn swaps(from: &Placement, moves: &mut Vec<Move>) {
         if left.dim != right.dim {
             continue;
         }
-        let mut order: Vec<_> = shards.to_vec();
+        let mut order: Vec<Shard> = shards.to_vec();
         order.swap(index - 1, index);
-        let mut to = Placement::replicated();
-        from.partials().iter().for_each(|partial| to.add_partial(partial.axis, partial.op));
-        order.iter().for_each(|shard| to.add_shard(shard.dim, shard.axis));
+        let to = with_shards(from, &order);
         moves.push(movement(CollectiveKind::Permute, &[left.axis, right.axis], to));
     }
+}
+
+/// Splits a dimension over another axis of the same size: each rank gets all that one other has.
+fn substitutions(program: &Program, from: &Placement, target: &Placement, moves: &mut Vec<Move>) {
+    let is_free = |axis: Axis| from.dim_on(axis).is_none() && from.partial_on(axis).is_none();
+    let size = |axis: Axis| program.mesh.axes[axis].size;
+    for (index, shard) in from.shards().iter().enumerate() {
+        let leaves = target.dim_on(shard.axis).is_none();
+        let others =
+            target.axes_of(shard.dim).filter(|&axis| is_free(axis) && size(axis) == size(shard.axis));
+        for axis in others.filter(|_| leaves) {
+            let mut order: Vec<Shard> = from.shards().to_vec();
+            order[index].axis = axis;
+            let to = with_shards(from, &order);
+            moves.push(movement(CollectiveKind::Permute, &[shard.axis, axis], to));
+        }
+    }
+}
+
+/// The same partial sums with other shards.
+fn with_shards(from: &Placement, shards: &[Shard]) -> Placement {
+    let mut to = Placement::replicated();
+    from.partials().iter().for_each(|partial| to.add_partial(partial.axis, partial.op));
+    shards.iter().for_each(|shard| to.add_shard(shard.dim, shard.axis));
+    to
 }
