@@ -226,7 +226,7 @@ pub enum Device {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  dtlc train examples/bytes.dtl -p dp2_tp2 --data README.md docs --steps 200
+  dtlc train examples/bytes.dtl -p node4 --data README.md docs --steps 200
   dtlc train model.dtl --data tokens.bin --steps 1000 --checkpoint runs/a --every 100
   dtlc train model.dtl --data tokens.bin --steps 2000 --checkpoint runs/a --resume
 
