@@ -16,7 +16,7 @@ pub(super) struct Factor {
     pub results: SmallVec<[Option<Dim>; 3]>,
     /// How parts of a result that lacks it combine.
     pub reduce: ReduceOp,
-    /// How many ways it can be split at most, where the dimension alone doesn't tell.
+    /// What the number of ways has to divide; none where pads make up for it.
     pub divides: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn factors(program: &Program, inst: &Inst) -> Vec<Factor> {
         }
         Op::Rename { from, to } => {
             let mut factors = by_name(program, inst, &[*from, *to]);
-            factors.push(view(*from, *to, None));
+            factors.push(view(*from, *to, divisor(program, *from)));
             factors
         }
         Op::Split { dim, into } => {
@@ -79,6 +79,11 @@ fn moved(dims: impl IntoIterator<Item = Option<Dim>>) -> SmallVec<[Dim; 6]> {
     dims.into_iter().flatten().collect()
 }
 
+fn divisor(program: &Program, dim: Dim) -> Option<u64> {
+    let info = &program.dims[dim];
+    (!info.pad).then_some(info.size)
+}
+
 /// A factor of an operation that gives a dimension another name.
 fn view(from: Dim, to: Dim, divides: Option<u64>) -> Factor {
     Factor {
@@ -105,7 +110,7 @@ fn by_name(program: &Program, inst: &Inst, whole: &[Dim]) -> Vec<Factor> {
             args: inst.args.iter().map(in_value(dim)).collect(),
             results: inst.results.iter().map(in_value(dim)).collect(),
             reduce: ReduceOp::Sum,
-            divides: None,
+            divides: divisor(program, dim),
         })
         .collect()
 }

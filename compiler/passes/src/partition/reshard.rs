@@ -213,15 +213,16 @@ fn movement(kind: CollectiveKind, axes: &[Axis], to: Placement) -> Move {
 fn reductions(from: &Placement, target: &Placement, moves: &mut Vec<Move>) {
     for op in [ReduceOp::Sum, ReduceOp::Max] {
         let of_op = from.partials().iter().filter(|partial| partial.op == op).map(|partial| partial.axis);
-        let whole: SmallVec<[Axis; 2]> = of_op
-            .filter(|&axis| {
-                target.partial_on(axis).is_none() && (target.dim_on(axis).is_none() || op == ReduceOp::Max)
-            })
-            .collect();
-        if !whole.is_empty() {
-            let mut to = from.clone();
-            whole.iter().for_each(|&axis| to.remove_axis(axis));
-            moves.push(Move { reduce: op, ..movement(CollectiveKind::AllReduce, &whole, to) });
+        let owed: SmallVec<[Axis; 2]> = of_op.filter(|&axis| target.partial_on(axis).is_none()).collect();
+        let whole: SmallVec<[Axis; 2]> =
+            owed.iter().copied().filter(|&axis| target.dim_on(axis).is_none()).collect();
+        // A scatter is cheaper for what ends split, but its parts may not come out even.
+        for axes in [whole, owed] {
+            if !axes.is_empty() {
+                let mut to = from.clone();
+                axes.iter().for_each(|&axis| to.remove_axis(axis));
+                moves.push(Move { reduce: op, ..movement(CollectiveKind::AllReduce, &axes, to) });
+            }
         }
     }
     let summed = |axis: Axis| from.partial_on(axis) == Some(ReduceOp::Sum);
