@@ -1,6 +1,6 @@
 //! The command from a file to numbers: training, resuming, evaluating, verifying, stopping.
 
-use crate::support::Dtlc;
+use crate::support::{Dtlc, source};
 use dtlc_runtime::files::safetensors::read_all;
 use dtlc_runtime::files::weights::save_tensors;
 use dtlc_runtime::tensor::HostTensor;
@@ -97,6 +97,36 @@ fn evaluation_writes_loss_and_gradients_by_name() {
         "{}",
         outcome.stderr
     );
+}
+
+#[test]
+fn bf16_follows_f32_within_its_rounding() {
+    let dtlc = Dtlc::new();
+    std::fs::copy(source("tests/files/attention.dtl"), dtlc.path("attention.dtl")).expect("the model");
+    let wave = |count: u32, step: u32| -> Vec<f32> {
+        (0..count).map(|index| (index * step % 33) as f32 / 32.0 - 0.5).collect()
+    };
+    let inputs: IndexMap<String, HostTensor> = [("x", 16, 7), ("weights", 8, 5)]
+        .map(|(name, size, step)| {
+            let values = wave(2 * 32 * size, step);
+            (name.to_owned(), HostTensor::from_f32(&[2, 32, size.into()], &values))
+        })
+        .into();
+    save_tensors(&dtlc.path("inputs.safetensors"), &inputs).expect("the inputs are written");
+    let mut results = Vec::new();
+    for plan in ["wide", "narrow"] {
+        let arguments = ["--inputs", "inputs.safetensors", "--wrt", "params", "-o", "out.safetensors"];
+        dtlc.expect(0, &[&["run", "attention.dtl", "-p", plan][..], &arguments].concat());
+        results.push(read_all(&dtlc.path("out.safetensors")).expect("the results are there"));
+    }
+    for (name, wide) in &results[0] {
+        let (wide, narrow) = (wide.to_f32(), results[1][name].to_f32());
+        let scale = wide.iter().fold(0f32, |most, value| most.max(value.abs()));
+        for (left, right) in wide.iter().zip(&narrow) {
+            // Some ten roundings of half of 2^-8 stand between a weight and the loss.
+            assert!((left - right).abs() <= 0.04 * scale, "{name}: {left} in f32, {right} in bf16");
+        }
+    }
 }
 
 #[test]

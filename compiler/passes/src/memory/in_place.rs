@@ -23,18 +23,27 @@ pub(super) fn may_overwrite(program: &Program, inst: &Inst, arg: Value, result: 
     }
 }
 
-/// Whether each element of a parameter is only read by the iteration that stores the same element of the yield.
+/// Whether each element of a parameter, and of what is computed from it element by element, is only read by the
+/// iteration that stores the same element of the yield.
 fn is_read_where_written(program: &Program, body: &Region, param: Value, stored: Value) -> bool {
     let dims = &program.ty(stored).dims;
+    let mut elements = vec![param];
     body.insts.iter().all(|inst| {
-        let reads = inst.args.contains(&param);
+        let reads = inst.args.iter().any(|arg| elements.contains(arg));
         match &inst.op {
-            Op::Map(_) => !reads || program.ty(inst.results[0]).dims == *dims,
+            Op::Map(_) => {
+                let result = inst.results[0];
+                if reads {
+                    elements.push(result);
+                }
+                !reads || program.ty(result).dims == *dims
+            }
             Op::Reduce { .. } => {
                 // Rows are finished before they are stored; columns are not.
                 let (whole, kept) = (program.ty(inst.args[0]), program.ty(inst.results[0]));
                 whole.dims.starts_with(&kept.dims) && (!reads || whole.dims == *dims)
             }
+            // A view reads other elements than the one at hand.
             _ => !reads,
         }
     })
