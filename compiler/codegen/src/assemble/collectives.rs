@@ -81,7 +81,9 @@ impl Assembler<'_> {
 
     fn exchange(&self, source: Value, target: Value, gathered: Dim, split: Dim, ranks: u64) -> Transfer {
         let stride = |value, dim| self.stride(value, dim).unwrap_or(1);
-        let split_outside = stride(source, split) > stride(source, gathered);
+        // Strides do not tell: a dimension of which a rank holds one element has that of the one around it.
+        let ty = self.program.ty(source);
+        let split_outside = ty.position(split) < ty.position(gathered);
         let (outside, inside) = if split_outside { (split, gathered) } else { (gathered, split) };
         // Both rest sizes are those that a rank holds when the dimension is sharded.
         let rest = |dim| if dim == split { self.extent(target, dim) } else { self.extent(source, dim) };

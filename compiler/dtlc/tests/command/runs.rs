@@ -143,6 +143,14 @@ fn ranks_are_verified_against_one() {
 }
 
 #[test]
+fn gradients_that_move_from_heads_to_their_store_stay_right() {
+    let dtlc = Dtlc::new();
+    std::fs::copy(source("tests/files/attention.dtl"), dtlc.path("attention.dtl")).expect("the model");
+    let found = dtlc.json(&["verify", "attention.dtl", "-p", "moved"]);
+    assert!(number(&found, "max_param_rel_err") <= 1e-5, "{found}");
+}
+
+#[test]
 fn an_interrupt_ends_the_step_and_saves() {
     let dtlc = with_text();
     let arguments = ["train", "tiny.dtl", "-p", "tp2", "--data", "text.txt", "--steps", "1000000000"];
