@@ -7,10 +7,6 @@ use std::path::{Path, PathBuf};
 /// A file longer than this is to be split.
 const MOST_LINES: usize = 700;
 
-/// Files that are longer, up to 1000 lines, and why.
-const LONGER: &[(&str, &str)] =
-    &[("compiler/ir/tests/verify.rs", "one short program a rule of the verifier, in the rules' order")];
-
 /// Which of our crates each may name in its manifest, tests included. What is not here may name none.
 const ARROWS: &[(&str, &[&str])] = &[
     ("lang", &[]),
@@ -49,12 +45,8 @@ fn no_source_is_too_long() {
     let mut faults = Vec::new();
     for file in sources("rs") {
         let lines = file.text.lines().count();
-        let excused = LONGER.iter().any(|(path, _)| *path == file.path);
-        match (lines > MOST_LINES, excused) {
-            (true, false) => faults.push(format!("{}: {lines} lines, {MOST_LINES} at most", file.path)),
-            (false, true) => faults.push(format!("{}: {lines} lines need no excuse any more", file.path)),
-            (true, true) if lines > 1000 => faults.push(format!("{}: {lines} lines", file.path)),
-            (true, true) | (false, false) => {}
+        if lines > MOST_LINES {
+            faults.push(format!("{}: {lines} lines, {MOST_LINES} at most", file.path));
         }
     }
     none(&faults);
