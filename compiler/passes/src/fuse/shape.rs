@@ -2,18 +2,22 @@
 
 use dtlc_ir::{Dim, Inst, Op, Program, ScalarOp, Value};
 
+/// A loop: a dimension, and how much of it each rank holds. Equal dimensions that are split differently are
+/// different loops.
+pub(super) type Extent = (Dim, u64);
+
 /// The loops that a kernel will run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// One point after another, over these dims.
-    Pointwise(Vec<Dim>),
+    Pointwise(Vec<Extent>),
     /// For each point of `outer`, several passes over `inner`: what lies between them are reductions
     /// over `inner`, and values that have the dims of `outer` only.
     Row {
         /// Dims of a row's number.
-        outer: Vec<Dim>,
+        outer: Vec<Extent>,
         /// Dims within a row, all of them reduced by its reductions.
-        inner: Vec<Dim>,
+        inner: Vec<Extent>,
     },
     /// One reduction over dims that are not the innermost.
     Column,
@@ -21,7 +25,7 @@ pub(super) enum Shape {
 
 impl Shape {
     /// All dims of the iteration, outermost first; nothing for a column.
-    fn full(&self) -> Vec<Dim> {
+    fn full(&self) -> Vec<Extent> {
         match self {
             Shape::Pointwise(dims) => dims.clone(),
             Shape::Row { outer, inner } => outer.iter().chain(inner).copied().collect(),
@@ -31,7 +35,7 @@ impl Shape {
 
     /// The shape of a kernel for this instruction alone.
     pub(super) fn of(program: &Program, inst: &Inst) -> Shape {
-        let result = dims_of(program, inst.results[0]);
+        let result = extents_of(program, inst.results[0]);
         match &inst.op {
             Op::Reduce { .. } => match reduced_suffix(program, inst) {
                 Some(inner) => Shape::Row { outer: result, inner },
@@ -60,7 +64,7 @@ impl Shape {
     /// The shape that results when a kernel of this shape takes in `inst`, which it uses; none where it
     /// does not fit. `stored` says that others use the result too, so that each point is computed once.
     pub(super) fn admit(&self, program: &Program, inst: &Inst, stored: bool) -> Option<Shape> {
-        let dims = dims_of(program, inst.results[0]);
+        let dims = extents_of(program, inst.results[0]);
         if matches!(inst.op, Op::Reduce { .. }) {
             return self.admit_reduction(program, inst, dims);
         }
@@ -74,7 +78,7 @@ impl Shape {
         }
     }
 
-    fn admit_reduction(&self, program: &Program, inst: &Inst, outer: Vec<Dim>) -> Option<Shape> {
+    fn admit_reduction(&self, program: &Program, inst: &Inst, outer: Vec<Extent>) -> Option<Shape> {
         let inner = reduced_suffix(program, inst)?;
         let row = Shape::Row { outer: outer.clone(), inner };
         match self {
@@ -86,16 +90,17 @@ impl Shape {
     }
 }
 
-/// The dims of a value in memory order.
-pub(super) fn dims_of(program: &Program, value: Value) -> Vec<Dim> {
-    program.ty(value).dims.to_vec()
+/// The dims of a value in memory order, with what a rank holds of each.
+fn extents_of(program: &Program, value: Value) -> Vec<Extent> {
+    let ty = program.ty(value);
+    ty.dims.iter().map(|&dim| (dim, ty.local_size(program, dim))).collect()
 }
 
 /// The reduced dims of a reduction, if they are the innermost of its argument.
-fn reduced_suffix(program: &Program, inst: &Inst) -> Option<Vec<Dim>> {
-    let argument = dims_of(program, inst.args[0]);
-    let kept = program.ty(inst.results[0]).dims.len();
-    argument.starts_with(&program.ty(inst.results[0]).dims).then(|| argument[kept..].to_vec())
+fn reduced_suffix(program: &Program, inst: &Inst) -> Option<Vec<Extent>> {
+    let argument = extents_of(program, inst.args[0]);
+    let kept = extents_of(program, inst.results[0]);
+    argument.starts_with(&kept).then(|| argument[kept.len()..].to_vec())
 }
 
 /// Whether an instruction can stand inside a kernel.
