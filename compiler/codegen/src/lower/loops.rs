@@ -76,17 +76,7 @@ impl<'a> Lowering<'a> {
         let program = self.evaluator.program;
         let reductions: Vec<&'a Inst> =
             self.evaluator.body.insts.iter().filter(|inst| matches!(inst.op, Op::Reduce { .. })).collect();
-        let Some(&first) = reductions.first() else {
-            let model = self
-                .stored
-                .iter()
-                .map(|stored| stored.value)
-                .max_by_key(|&value| program.ty(value).dims.len());
-            return match model {
-                Some(model) => self.pointwise(model),
-                None => unforeseen("nothing is stored"),
-            };
-        };
+        let Some(&first) = reductions.first() else { return self.without_reductions() };
         let kept = &program.ty(first.results[0]).dims;
         if program.ty(first.args[0]).dims.starts_with(kept) {
             self.rows(first.args[0], kept.len(), &reductions)
@@ -96,6 +86,19 @@ impl<'a> Lowering<'a> {
         } else {
             unforeseen("a reduction of columns among other work")
         }
+    }
+
+    /// One point after another; or rows, where some of what is stored is there once a row.
+    fn without_reductions(&mut self) -> Result<(), LowerError> {
+        let program = self.evaluator.program;
+        let count = |value: &Value| program.ty(*value).dims.len();
+        let stored = || self.stored.iter().map(|stored| stored.value);
+        let (Some(least), Some(model)) =
+            (stored().map(|value| count(&value)).min(), stored().max_by_key(count))
+        else {
+            return unforeseen("nothing is stored");
+        };
+        if least < count(&model) { self.rows(model, least, &[]) } else { self.pointwise(model) }
     }
 
     fn pointwise(&mut self, model: Value) -> Result<(), LowerError> {

@@ -143,11 +143,14 @@ fn ranks_are_verified_against_one() {
 }
 
 #[test]
-fn gradients_that_move_from_heads_to_their_store_stay_right() {
+fn unusual_placements_are_right_too() {
     let dtlc = Dtlc::new();
     std::fs::copy(source("tests/files/attention.dtl"), dtlc.path("attention.dtl")).expect("the model");
-    let found = dtlc.json(&["verify", "attention.dtl", "-p", "moved"]);
-    assert!(number(&found, "max_param_rel_err") <= 1e-5, "{found}");
+    for plan in ["moved", "rows"] {
+        let found = dtlc.json(&["verify", "attention.dtl", "-p", plan]);
+        assert!(number(&found, "max_grad_rel_err") <= 1e-5, "{plan}: {found}");
+        assert!(number(&found, "max_param_rel_err") <= 1e-5, "{plan}: {found}");
+    }
 }
 
 #[test]
