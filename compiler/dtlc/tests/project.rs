@@ -52,6 +52,15 @@ fn the_readme_trains() {
     assert!(losses[11] < losses[0] - 1.0, "{losses:?}");
 }
 
+#[test]
+fn placements_are_those_that_were_accepted() {
+    let guarded = ["examples/bytes.dtl", "examples/llama3.dtl"];
+    let output = dtlc(&root(), &[&["snapshot"], &guarded[..]].concat());
+    let changes = String::from_utf8_lossy(&output.stdout);
+    let accept = format!("cargo run -p dtlc -- snapshot {} --accept", guarded.join(" "));
+    assert!(output.status.success(), "{changes}\nif this is meant: {accept}");
+}
+
 fn loss(line: &str) -> f64 {
     let step: serde_json::Value = serde_json::from_str(line).expect("a line of JSON a step");
     step["loss"].as_f64().expect("a loss")
