@@ -1,7 +1,7 @@
 //! Collectives: which blocks of which tensors travel over which axes.
 
 use super::place::{axis_id, dtype};
-use super::{Assembler, Result};
+use super::{Assembler, Result, permute};
 use dtlc_ir::{Axis, Collective, CollectiveKind, Dim, Inst, ReduceOp, Type, Value};
 use dtlc_runtime::program as target;
 use target::{CollectiveTensor, Position, Transfer};
@@ -17,7 +17,7 @@ impl Assembler<'_> {
             CollectiveKind::ReduceScatter => target::CollectiveKind::ReduceScatter(reduction),
             CollectiveKind::AllReduce => target::CollectiveKind::AllReduce(reduction),
             CollectiveKind::AllToAll => target::CollectiveKind::AllToAll,
-            CollectiveKind::Permute => return Err(self.unforeseen(inst, "a permutation is not planned yet")),
+            CollectiveKind::Permute => target::CollectiveKind::Permute(self.permutation(inst, collective)?),
         };
         let mut axes: Option<Vec<Axis>> = None;
         let mut tensors = Vec::new();
@@ -49,7 +49,7 @@ impl Assembler<'_> {
         let ranks = self.program.mesh.group_size(collective.axes.iter().copied());
         let unforeseen = |message: &str| self.unforeseen(inst, message);
         match collective.kind {
-            CollectiveKind::AllReduce => {
+            CollectiveKind::AllReduce | CollectiveKind::Permute => {
                 Ok((Transfer::whole(self.local_elements(source)), collective.axes.to_vec()))
             }
             CollectiveKind::AllGather => {
@@ -75,8 +75,20 @@ impl Assembler<'_> {
                 }
                 Ok((self.exchange(source, target, gathered, split, ranks), axes))
             }
-            CollectiveKind::Permute => Err(unforeseen("a permutation is not planned yet")),
         }
+    }
+
+    /// The one permutation that all tensors of a call go through.
+    fn permutation(&self, inst: &Inst, collective: &Collective) -> Result<target::Permutation> {
+        let mut tensors = inst.args.iter().zip(&inst.results).map(|(&source, &target)| {
+            let (from, to) = (self.program.ty(source), self.program.ty(target));
+            permute::sources(self.program, &collective.axes, from, to)
+        });
+        let sources = tensors.next().flatten().ok_or_else(|| self.unforeseen(inst, "no permutation"))?;
+        if tensors.any(|other| other.as_ref() != Some(&sources)) {
+            return Err(self.unforeseen(inst, "tensors that move differently in one permutation"));
+        }
+        Ok(target::Permutation { sources })
     }
 
     fn exchange(&self, source: Value, target: Value, gathered: Dim, split: Dim, ranks: u64) -> Transfer {

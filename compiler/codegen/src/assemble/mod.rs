@@ -7,6 +7,7 @@
 mod calls;
 mod collectives;
 mod interface;
+mod permute;
 mod place;
 
 use crate::cranelift::{CompileError, TargetFeatures, compile};

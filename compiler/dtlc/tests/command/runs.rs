@@ -146,7 +146,7 @@ fn ranks_are_verified_against_one() {
 fn unusual_placements_are_right_too() {
     let dtlc = Dtlc::new();
     std::fs::copy(source("tests/files/attention.dtl"), dtlc.path("attention.dtl")).expect("the model");
-    for plan in ["moved", "rows"] {
+    for plan in ["moved", "rows", "turned"] {
         let found = dtlc.json(&["verify", "attention.dtl", "-p", plan]);
         assert!(number(&found, "max_grad_rel_err") <= 1e-5, "{plan}: {found}");
         assert!(number(&found, "max_param_rel_err") <= 1e-5, "{plan}: {found}");

@@ -26,6 +26,8 @@ struct Key {
     reduce: ReduceOp,
     /// Whether it moves parameters: those of a block go together, and apart from its activations.
     weights: bool,
+    /// For a permutation, the axes that split each dimension it moves, before and after: who gets what of whom.
+    turns: Vec<[SmallVec<[Axis; 2]>; 2]>,
 }
 
 /// Collectives that become one call, at the position of an instruction.
@@ -71,6 +73,12 @@ fn read_values(inst: &Inst) -> Vec<Value> {
     values
 }
 
+fn turns(program: &Program, inst: &Inst) -> Vec<[SmallVec<[Axis; 2]>; 2]> {
+    let (from, to) = (program.ty(inst.args[0]), program.ty(inst.results[0]));
+    let both = |&dim| [from, to].map(|ty| ty.placement.axes_of(dim).collect());
+    from.dims.iter().map(both).filter(|[before, after]| before != after).collect()
+}
+
 fn groups(program: &Program, region: &Region) -> Vec<Group> {
     let defined = definitions(region);
     let is_block = !region.insts.iter().any(|inst| matches!(inst.op, Op::Scan(_)));
@@ -89,6 +97,7 @@ fn groups(program: &Program, region: &Region) -> Vec<Group> {
             phase: inst.phase,
             reduce: collective.reduce,
             weights: inst.args.iter().all(|&arg| program.values[arg].role == Role::Parameter),
+            turns: if collective.kind == CollectiveKind::Permute { turns(program, inst) } else { Vec::new() },
         };
         let same = groups.iter_mut().rev().find(|group| group.open && group.key == key);
         let Some(group) = same else {
