@@ -219,10 +219,26 @@ impl<'a> Evaluator<'a> {
                 let size = to.local_size(self.program, dim) as i64;
                 part.terms.iter_mut().for_each(|(_, coefficient)| *coefficient *= size);
                 let start = self.integer(part)?;
-                inner = with(&inner, dim, self.index(indices, dim)?.plus(1, start));
+                let index = self.index(indices, dim)?.plus(1, start);
+                let parts: u64 = to
+                    .placement
+                    .axes_of(dim)
+                    .skip(held)
+                    .map(|axis| self.program.mesh.axes[axis].size)
+                    .product();
+                let whole = from.local_size(self.program, dim);
+                let is_padded = parts * to.local_size(self.program, dim) > whole;
+                let index = if is_padded { self.held_back(index, whole) } else { index };
+                inner = with(&inner, dim, index);
             }
         }
         self.evaluate(inst.args[0], &inner)
+    }
+
+    /// The index, but nowhere beyond the last of `count`: pads take what stands there, which nothing sums.
+    fn held_back(&mut self, index: Index, count: u64) -> Index {
+        let register = self.builder.coordinate(index);
+        Variable::Data { register, bound: u32::try_from(count).unwrap_or(u32::MAX) }.into()
     }
 
     /// The global coordinate along `dim` of an element of `value`.

@@ -154,6 +154,26 @@ fn unusual_placements_are_right_too() {
 }
 
 #[test]
+fn a_rank_takes_its_part_of_a_dimension_that_its_axis_does_not_divide() {
+    let dtlc = Dtlc::new();
+    let llama = source("../../examples/golden/llama.dtl");
+    let text = std::fs::read_to_string(llama).expect("the example");
+    let plan = "
+plan padded for Llama {
+  mesh { b: 2, a: 2 }
+  dims V = 255
+  step first: acts H -> b
+  step second: params V -> b pad
+  step third: acts K -> a
+  batch { seq 12, global 8 }
+}
+";
+    dtlc.write("padded.dtl", text + plan);
+    let found = dtlc.json(&["verify", "padded.dtl", "-p", "padded"]);
+    assert!(number(&found, "max_param_rel_err") <= 1e-5, "{found}");
+}
+
+#[test]
 fn an_interrupt_ends_the_step_and_saves() {
     let dtlc = with_text();
     let arguments = ["train", "tiny.dtl", "-p", "tp2", "--data", "text.txt", "--steps", "1000000000"];
