@@ -1,10 +1,9 @@
 //! The examples under `examples/golden` against numbers made by JAX and PyTorch in f64.
 
-use dtlc_lang::PlanChoice;
 use dtlc_runtime::files::weights::{load_weights, parameters};
 use dtlc_runtime::session::{ArenaStart, Options, Session};
 use dtlc_runtime::tensor::HostTensor;
-use dtlc_tests::chain::{Mode, assembled, planned};
+use dtlc_tests::chain::{Mode, assembled};
 use dtlc_tests::golden::{Golden, relative_error};
 use indexmap::IndexMap;
 
@@ -27,8 +26,7 @@ const PLANS: [&str; 13] = [
 /// A session on the plan's program with the reference's weights.
 fn session(model: &str, plan: &str, mode: Mode, golden: &Golden) -> Session {
     let file = format!("../examples/golden/{model}.dtl");
-    let program = planned(&file, PlanChoice::Named(plan.to_string()), &[], mode);
-    let made = assembled(program);
+    let made = assembled(&file, plan, mode);
     let options = Options { arena: ArenaStart::Poisoned, ..Options::default() };
     let mut session = Session::start(made.program, options).unwrap_or_else(|error| panic!("{plan}: {error}"));
     session.initialise(0).unwrap_or_else(|error| panic!("{plan}: {error}"));

@@ -1,8 +1,7 @@
 //! Memory is a fact: a step of a compiled program allocates nothing, and what a process holds is what was promised.
 
-use dtlc_lang::PlanChoice;
 use dtlc_runtime::session::{Options, Session};
-use dtlc_tests::chain::{Mode, assembled, planned};
+use dtlc_tests::chain::{Mode, assembled};
 use dtlc_tests::golden::Golden;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,9 +40,7 @@ fn resident() -> u64 {
 fn a_step_allocates_nothing_and_resident_memory_keeps_the_promise() {
     let golden = Golden::open("llama");
     for plan in ["one", "zero3_dp2", "dp2_tp2_accum2", "tp2_sp"] {
-        let program =
-            planned("../examples/golden/llama.dtl", PlanChoice::Named(plan.to_string()), &[], Mode::Train);
-        let program = assembled(program).program;
+        let program = assembled("../examples/golden/llama.dtl", plan, Mode::Train).program;
         let before = resident();
         let mut session = Session::start(program, Options::default()).expect("the session starts");
         session.initialise(1).expect("initial values");

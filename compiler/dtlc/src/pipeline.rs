@@ -6,34 +6,15 @@
 use crate::diagnose::Trouble;
 use dtlc_codegen::assemble::{Assembled, assemble};
 use dtlc_codegen::cranelift::TargetFeatures;
-use dtlc_ir::{DType, Placement, Program, Type, verify};
-use dtlc_lang::model::{Element, Model};
+use dtlc_ir::{Placement, Program, Type, verify};
+use dtlc_lang::model::Model;
 use dtlc_lang::plan::Plan;
 use dtlc_lang::{Compiled, SourceMap, Span};
 use dtlc_passes::memory::{MemoryPlan, plan_memory};
 use dtlc_passes::partition::{Partitioned, PlacementRequest, merge_collectives, partition, plan_reshards};
-use dtlc_passes::{
-    Gradients, Lowered, Position, accumulate, differentiate, fuse, lower, rematerialise, simplify, update,
-};
+use dtlc_passes::{Lowered, Position, fuse, joint, lower, rematerialise};
 
-/// What a program computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The loss and the model's outputs.
-    Evaluate,
-    /// Those, and the gradient of every parameter.
-    Gradients,
-    /// A whole step of training.
-    Train,
-}
-
-impl Mode {
-    /// The most that can be done under a plan: training needs an optimizer.
-    #[must_use]
-    pub fn of_plan(plan: Option<&Plan>) -> Self {
-        if plan.is_some_and(|plan| plan.optimizer.is_some()) { Self::Train } else { Self::Gradients }
-    }
-}
+pub use dtlc_passes::Mode;
 
 /// The stages of the IR, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,25 +125,8 @@ pub fn compile_parts(
 
 /// `logical` → `joint`.
 fn join(mut lowered: Lowered, plan: Option<&Plan>, mode: Mode) -> Result<Lowered, Trouble> {
-    let program = &mut lowered.program;
-    match mode {
-        Mode::Evaluate => {}
-        Mode::Gradients | Mode::Train => {
-            simplify(program, Gradients::ToCome);
-            differentiate(program, gradient_type(plan))?;
-        }
-    }
-    if mode == Mode::Train {
-        let plan =
-            plan.ok_or_else(|| Trouble::Usage("training needs a plan with an optimizer".to_owned()))?;
-        update(program, plan)?;
-    }
-    simplify(program, Gradients::Taken);
-    if let Some(micro) = lowered.micro {
-        accumulate(program, micro)?;
-        simplify(program, Gradients::Taken);
-    }
-    verify::joint(program)?;
+    joint(&mut lowered, plan, mode)?;
+    verify::joint(&lowered.program)?;
     Ok(lowered)
 }
 
@@ -194,16 +158,6 @@ fn schedule(mut program: Program, plan: Option<&Plan>) -> Result<Scheduled, Trou
     verify::scheduled(&program)?;
     let memory = plan_memory(&program);
     Ok(Scheduled { planned, program, memory })
-}
-
-fn gradient_type(plan: Option<&Plan>) -> DType {
-    match plan.map(|plan| plan.precision.grads) {
-        Some(Element::Bf16) => DType::Bf16,
-        // Only floats are valid here, which the language sees to.
-        Some(Element::Float | Element::F32 | Element::I32 | Element::U32 | Element::Bool) | None => {
-            DType::F32
-        }
-    }
 }
 
 fn position(sources: &SourceMap, span: Span) -> Position {

@@ -18,6 +18,13 @@ pub enum Mode {
     Train,
 }
 
+impl Mode {
+    /// The most that can be done under a plan: training needs an optimizer.
+    pub fn of_plan(plan: Option<&Plan>) -> Mode {
+        if plan.is_some_and(|plan| plan.optimizer.is_some()) { Mode::Train } else { Mode::Gradients }
+    }
+}
+
 /// Completes a lowered program, under the plan that it was lowered under. Afterwards no value has the dimension
 /// of micro-batches, and no dimension that the plan can name contains it.
 ///
