@@ -179,3 +179,36 @@ fn the_paper_s_figure_is_met_to_its_digits() {
         assert_eq!(format!("{:.1}", stored / 1e9), printed, "{plan}");
     }
 }
+
+/// What `explain` prints is a program: compiled again, it moves the same data.
+#[test]
+fn what_explain_prints_means_the_same() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = tempfile::tempdir().expect("a folder");
+    let cases = [
+        ("examples/bytes.dtl", "node4"),
+        ("examples/bytes.dtl", "zero3"),
+        ("examples/golden/llama.dtl", "tp4"),
+        ("examples/golden/llama.dtl", "dp2_tp2_accum2"),
+        ("examples/golden/gpt2.dtl", "tp2_sp"),
+        ("examples/golden/gpt2.dtl", "hsdp_2x2"),
+        ("examples/llama3.dtl", "b70_tp8_sp"),
+        ("examples/llama3.dtl", "b405_tp8_dp2048"),
+    ];
+    for (file, plan) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dtlc"));
+        let printed =
+            command.current_dir(&root).args(["explain", file, "-p", plan]).output().expect("it runs");
+        let path = folder.path().join("printed.dtl");
+        std::fs::write(&path, &printed.stdout).expect("it is written");
+        let again = explain(&path.to_string_lossy(), plan, &[]);
+        assert_eq!(moves(&again), moves(&explain(file, plan, &[])), "{file}, {plan}");
+    }
+}
+
+/// Every collective but for its reason and line.
+fn moves(explained: &Value) -> Vec<String> {
+    let calls = explained["collectives"].as_array().expect("a list").iter();
+    let keys = ["kind", "axis", "scope", "phase", "per_step", "bytes"];
+    calls.map(|call| keys.map(|key| call[key].to_string()).join(" ")).collect()
+}

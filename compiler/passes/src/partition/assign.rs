@@ -46,6 +46,8 @@ pub(super) struct Assignments<'a> {
     pub mesh: &'a Mesh,
     pub entries: &'a PrimaryMap<Entry, EntryInfo>,
     table: SecondaryMap<Value, SmallVec<[Assigned; 2]>>,
+    /// Inline placements of each value, which hold its axes for the step that they are.
+    pins: SecondaryMap<Value, SmallVec<[(Dim, Entry); 2]>>,
 }
 
 impl<'a> Assignments<'a> {
@@ -55,7 +57,13 @@ impl<'a> Assignments<'a> {
         mesh: &'a Mesh,
         entries: &'a PrimaryMap<Entry, EntryInfo>,
     ) -> Assignments<'a> {
-        Assignments { request, mesh, entries, table: SecondaryMap::new() }
+        let mut pins: SecondaryMap<Value, SmallVec<[(Dim, Entry); 2]>> = SecondaryMap::new();
+        for (entry, info) in entries {
+            for &value in &request.steps[info.step].rules[info.rule].values {
+                pins[value].extend(info.dim.map(|dim| (dim, entry)));
+            }
+        }
+        Assignments { request, mesh, entries, table: SecondaryMap::new(), pins }
     }
 
     /// What is decided of a value, in order of precedence.
@@ -95,6 +103,9 @@ impl<'a> Assignments<'a> {
         if info.axes.is_empty() || !program.ty(value).has(dim) {
             return Effect::Unchanged;
         }
+        if self.is_pinned_otherwise(value, dim, entry) {
+            return Effect::Unchanged;
+        }
         if let Some(other) = self.blocker(value, entry) {
             let same_step = self.entries[other.entry].step == info.step;
             let clash = same_step && other.entry != entry && other.dim != dim;
@@ -114,6 +125,15 @@ impl<'a> Assignments<'a> {
         let at = assigned.partition_point(|other| other.entry < entry);
         assigned.insert(at, Assigned { dim, entry, cause });
         Effect::Placed
+    }
+
+    /// Whether an inline placement keeps one of the entry's axes for another dimension of this value.
+    fn is_pinned_otherwise(&self, value: Value, dim: Dim, entry: Entry) -> bool {
+        let info = &self.entries[entry];
+        self.pins[value].iter().any(|&(pinned, by)| {
+            let by = &self.entries[by];
+            pinned != dim && by.step != info.step && by.axes.iter().any(|axis| info.axes.contains(axis))
+        })
     }
 
     /// How many ways a dimension of a value is split.

@@ -83,6 +83,8 @@ fn groups(program: &Program, region: &Region) -> Vec<Group> {
     let defined = definitions(region);
     let is_block = !region.insts.iter().any(|inst| matches!(inst.op, Op::Scan(_)));
     let mut used = vec![false; region.insts.len()];
+    // Where each instruction will stand, as far as is known.
+    let mut stands: Vec<usize> = (0..region.insts.len()).collect();
     let mut groups: Vec<Group> = Vec::new();
     for (index, inst) in region.insts.iter().enumerate() {
         for value in read_values(inst) {
@@ -104,13 +106,15 @@ fn groups(program: &Program, region: &Region) -> Vec<Group> {
             groups.push(Group { key, members: vec![index], position: index, open: true });
             continue;
         };
-        let is_there = inst.args.iter().all(|&arg| defined[arg].is_none_or(|at| at < group.position));
+        let is_there = inst.args.iter().all(|&arg| defined[arg].is_none_or(|at| stands[at] < group.position));
         let is_unused = group.members.iter().all(|&member| !used[member]);
         if is_unused {
             group.members.push(index);
             group.position = index;
+            group.members.iter().for_each(|&member| stands[member] = index);
         } else if is_there && (is_block && key.weights || keeps_size(key.kind)) {
             group.members.push(index);
+            stands[index] = group.position;
         } else {
             group.open = false;
             groups.push(Group { key, members: vec![index], position: index, open: true });

@@ -119,7 +119,9 @@ impl PlacementRequest {
         PlacementRequest { mesh: mesh(&plan.mesh), steps: plan.steps.iter().map(step).collect(), leave }
     }
 
-    /// Adds inline placements, which come before every step.
+    /// Adds inline placements. They bind the values that they stand on whatever the steps say, and spread from
+    /// there after all steps: so a plan's order decides everywhere else, and a program printed with all its
+    /// placements means the same.
     pub fn add_pins(&mut self, program: &Program, pins: &[Pin]) {
         let rule = |pin: &Pin| {
             let names: Vec<&str> = pin.dims.iter().map(|&dim| program.dims[dim].name.as_str()).collect();
@@ -132,7 +134,7 @@ impl PlacementRequest {
         };
         let rules: Vec<RuleRequest> = pins.iter().map(rule).collect();
         if !rules.is_empty() {
-            self.steps.insert(0, StepRequest { name: "inline".to_string(), rules });
+            self.steps.push(StepRequest { name: "inline".to_string(), rules });
         }
     }
 }
