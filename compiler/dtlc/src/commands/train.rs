@@ -94,12 +94,28 @@ fn prepare(arguments: &Train, session: &mut Session, output: &Output) -> Result<
     if let Some(folder) = arguments.checkpoint.as_deref().filter(|_| arguments.resume) {
         return resume(folder, arguments.seed, session, output);
     }
+    if let Some(folder) = &arguments.checkpoint {
+        start_folder(folder)?;
+    }
     let seed = arguments.seed.unwrap_or(DEFAULT_SEED);
     session.initialise(seed)?;
     if !arguments.weights.is_empty() {
         load_weights(session, &arguments.weights)?;
     }
     Ok(Progress { step: 0, seed })
+}
+
+/// Makes the folder for a new run's checkpoints, before any work is done that could not be saved.
+fn start_folder(folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).map_err(|error| crate::files::unusable(folder, &error))?;
+    match checkpoint::newest(folder)? {
+        Some(_) => {
+            let reason =
+                "it holds the checkpoints of a run; go on from them with `--resume`, or name another folder";
+            Err(crate::files::unusable(folder, &reason))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Goes on from the newest checkpoint; its seed stands, so that the order of the data does.
@@ -129,6 +145,8 @@ struct Display<'a> {
     /// The first failure to write.
     failed: Option<Failure>,
     last: Option<StepReport>,
+    /// The first step whose loss was no number.
+    lost: Option<u64>,
 }
 
 impl<'a> Display<'a> {
@@ -138,12 +156,16 @@ impl<'a> Display<'a> {
             bar.reset_eta();
             bar
         });
-        Self { output, bar, steps, failed: None, last: None }
+        Self { output, bar, steps, failed: None, last: None, lost: None }
     }
 
     /// Shows a step; an error where nobody reads any more.
     fn show(&mut self, report: &StepReport) -> Result<(), ()> {
         self.last = Some(*report);
+        if self.lost.is_none() && report.loss.is_some_and(f32::is_nan) {
+            self.lost = Some(report.step);
+            self.output.note(&format!("from step {} on the loss is not a number", report.step));
+        }
         if let Some(bar) = &self.bar {
             bar.set_position(report.step);
             bar.set_message(figures(report));
@@ -164,7 +186,16 @@ impl<'a> Display<'a> {
                 self.output.text(&format!("step {}/{}: {}\n", report.step, self.steps, figures(report)))?;
             }
         }
-        self.failed.map_or(Ok(()), Err)
+        match (self.failed, self.lost) {
+            (Some(failure), _) => Err(failure),
+            (None, Some(step)) => {
+                let text = format!(
+                    "from step {step} on the loss was not a number; what was trained since is of no use"
+                );
+                Err(Failure::Fault(text))
+            }
+            (None, None) => Ok(()),
+        }
     }
 }
 

@@ -200,3 +200,30 @@ fn training_without_an_optimizer_says_what_to_add() {
     let outcome = dtlc.expect(1, &["train", "tiny.dtl", "-p", "one", "--data", "text.txt", "--steps", "1"]);
     assert!(outcome.stderr.contains("E0454") && outcome.stderr.contains("adamw"), "{}", outcome.stderr);
 }
+
+#[test]
+fn checkpoints_of_two_runs_never_mix_and_a_bad_folder_is_found_before_the_first_step() {
+    let dtlc = with_text();
+    let fresh = ["train", "tiny.dtl", "-p", "one", "--data", "text.txt", "--steps", "2"];
+    let into = |folder| [&fresh[..], &["--checkpoint", folder]].concat();
+    dtlc.expect(0, &into("run"));
+    let again = dtlc.expect(1, &into("run"));
+    assert!(again.stderr.contains("--resume") && again.stdout.is_empty(), "{}{}", again.stdout, again.stderr);
+    let file = dtlc.expect(1, &into("text.txt"));
+    assert!(file.stderr.contains("text.txt") && file.stdout.is_empty(), "{}{}", file.stdout, file.stderr);
+}
+
+#[test]
+fn a_loss_that_is_no_number_is_a_fault() {
+    let dtlc = with_text();
+    let arguments = ["train", "tiny.dtl", "-p", "one", "--data", "text.txt", "--steps", "2"];
+    dtlc.expect(0, &[&arguments[..], &["--checkpoint", "run"]].concat());
+    let mut weights = read_all(&dtlc.path("run/step-00000002.safetensors")).expect("the checkpoint");
+    weights.retain(|name, _| name.starts_with("param."));
+    for tensor in weights.values_mut() {
+        tensor.bytes.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&f32::NAN.to_le_bytes()));
+    }
+    save_tensors(&dtlc.path("nan.safetensors"), &weights).expect("the weights are written");
+    let outcome = dtlc.expect(3, &[&arguments[..], &["--weights", "nan.safetensors"]].concat());
+    assert!(outcome.stderr.contains("from step 1 on the loss was not a number"), "{}", outcome.stderr);
+}
