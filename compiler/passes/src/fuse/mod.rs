@@ -23,6 +23,10 @@ use dtlc_ir::{Op, Program, Region};
 pub fn fuse(program: &mut Program) {
     let mut main = std::mem::take(&mut program.main);
     fuse_region(program, &mut main);
+    // A value that is yielded twice has become two.
+    let updated = program.states.iter_mut().filter_map(|state| state.updated.as_mut());
+    let yielded = updated.chain(program.outputs.iter_mut().map(|output| &mut output.value));
+    yielded.zip(&main.yields).for_each(|(value, &yielded)| *value = yielded);
     program.main = main;
 }
 
