@@ -222,6 +222,7 @@ impl Lowerer<'_> {
             k = builder.rename(k, query, key);
             v = builder.rename(v, query, key);
         }
+        let [q, k, v] = [(q, head), (k, head), (v, value)].map(|(it, dim)| innermost(builder, it, dim));
         let attention = Attention {
             query,
             key,
@@ -420,4 +421,11 @@ fn scalar_op(function: Elementwise) -> ScalarOp {
         Elementwise::Or => ScalarOp::Or,
         Elementwise::Select => ScalarOp::Select,
     }
+}
+
+/// The value with `dim` innermost, as kernels read rows of it.
+fn innermost(builder: &mut Builder, value: Value, dim: Dim) -> Value {
+    let mut ty = builder.ty(value).clone();
+    ty.dims.sort_by_key(|&other| other == dim);
+    builder.conform(value, &ty)
 }
