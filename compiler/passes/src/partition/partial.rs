@@ -4,7 +4,7 @@
 use super::assign::describe;
 use super::propagate::{Chosen, is_update};
 use super::realise::{Freedom, Need, Realiser};
-use dtlc_ir::{Axis, Inst, Op, Placement, ReduceOp, Role, ScalarOp, Type, Value};
+use dtlc_ir::{Axis, Dim, Inst, Op, Placement, ReduceOp, Role, ScalarOp, Type, Value};
 use smallvec::SmallVec;
 
 impl Realiser<'_> {
@@ -160,10 +160,21 @@ impl Realiser<'_> {
             let axes = &self.decided.entries[entry].axes;
             if axes.iter().all(|&axis| placement.dim_on(axis).is_none()) {
                 axes.iter().for_each(|&axis| placement.remove_axis(axis));
+                self.make_room(&mut placement, dim, axes);
                 axes.iter().for_each(|&axis| placement.add_shard(dim, axis));
             }
         }
         placement
+    }
+
+    /// A gradient may be made in more parts than its parameter has in use; where the store's parts on top of
+    /// those don't come out even, they take the place of those.
+    fn make_room(&self, placement: &mut Placement, dim: Dim, axes: &[Axis]) {
+        let split: Vec<Axis> = placement.axes_of(dim).collect();
+        let parts = self.program.mesh.group_size(split.iter().chain(axes).copied());
+        if !self.program.dims[dim].size.is_multiple_of(parts) {
+            split.into_iter().for_each(|axis| placement.remove_axis(axis));
+        }
     }
 
     /// The arguments of an addition to a sum whose placement is still open: that sum, and what is added.
