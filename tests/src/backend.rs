@@ -55,43 +55,92 @@ pub fn check(program: &Program, bound: u32, tolerance: f64) {
     for (left, right) in expected.yields.iter().zip(&again.yields) {
         compare("fused", left, &right.ordered(left.dims()).data, 1e-9, &fused);
     }
-    let memory = plan_memory(&fused);
-    let features = TargetFeatures::host().expect("the host's features are known");
-    let assembled = assemble(&fused, &memory, features)
-        .unwrap_or_else(|error| panic!("{error}\n{}", text::print_step(&fused)));
-    let bytes = assembled.program.to_bytes().unwrap_or_else(|error| panic!("{error}"));
-    let loaded = dtlc_runtime::program::Program::from_bytes(&bytes).expect("the artifact loads");
+    let got =
+        run(&fused, &arguments, 1, 5).unwrap_or_else(|error| panic!("{error}\n{}", text::print_step(&fused)));
+    for ((&value, left), right) in program.main.yields.iter().zip(&expected.yields).zip(&got) {
+        let updated = program.states.iter().find(|state| state.updated == Some(value));
+        let output = program.outputs.iter().find(|output| output.value == value);
+        let name = updated.map(|state| &state.path).or(output.map(|output| &output.name));
+        let name = name.map_or("?", String::as_str);
+        compare(name, &left.ordered(&program.ty(value).dims), &right.data, tolerance, &fused);
+    }
+}
+
+/// What the main region of a fused program yields on the backend, each tensor with the dims of its type.
+///
+/// # Errors
+/// The program can't be assembled or run.
+pub fn run(fused: &Program, arguments: &[Tensor], step: u64, seed: u64) -> Result<Vec<Tensor>, String> {
+    let mut session = start(fused)?;
+    step_of(&mut session, fused, arguments, step, seed)
+}
+
+/// The same twice, in one session.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_twice(
+    fused: &Program,
+    arguments: &[Tensor],
+    step: u64,
+    seed: u64,
+) -> Result<[Vec<Tensor>; 2], String> {
+    let mut session = start(fused)?;
+    let first = step_of(&mut session, fused, arguments, step, seed)?;
+    Ok([first, step_of(&mut session, fused, arguments, step, seed)?])
+}
+
+fn start(fused: &Program) -> Result<Session, String> {
+    let memory = plan_memory(fused);
+    let features = TargetFeatures::host()?;
+    let assembled = assemble(fused, &memory, features).map_err(|error| error.to_string())?;
+    let bytes = assembled.program.to_bytes().map_err(|error| error.to_string())?;
+    let loaded = dtlc_runtime::program::Program::from_bytes(&bytes).map_err(|error| error.to_string())?;
     let options =
         SessionOptions { threads: None, timeout: Duration::from_secs(20), arena: ArenaStart::Poisoned };
-    let mut session = Session::start(loaded, options).expect("the session starts");
+    Session::start(loaded, options).map_err(|error| error.to_string())
+}
+
+fn step_of(
+    session: &mut Session,
+    program: &Program,
+    arguments: &[Tensor],
+    step: u64,
+    seed: u64,
+) -> Result<Vec<Tensor>, String> {
     for (index, tensor) in arguments.iter().enumerate() {
         match index.checked_sub(program.states.len()) {
             None => {
                 let host = host(program, program.ty(program.states[index].value), tensor);
-                session.set_state(StateId(index as u32), &host).expect("the state fits");
+                session.set_state(StateId(index as u32), &host).map_err(|error| error.to_string())?;
             }
             Some(input) if program.inputs[input].name != "step" => {
                 let input = &program.inputs[input];
                 let host = host(program, program.ty(input.value), tensor);
-                session.set_input(&input.name, &host).expect("the input fits");
+                session.set_input(&input.name, &host).map_err(|error| error.to_string())?;
             }
             Some(_) => {}
         }
     }
-    session.step(1, 5).unwrap_or_else(|error| panic!("{error}"));
-    for (position, (&value, left)) in program.main.yields.iter().zip(&expected.yields).enumerate() {
+    session.step(step, seed).map_err(|error| error.to_string())?;
+    let mut tensors = Vec::new();
+    for (position, &value) in program.main.yields.iter().enumerate() {
         let updated = program.states.iter().position(|state| state.updated == Some(value));
-        let (name, got) = match updated {
-            Some(state) => (program.states[state].path.clone(), session.state(StateId(state as u32))),
+        let got = match updated {
+            Some(state) => session.state(StateId(state as u32)),
             None => {
                 let output = position - (program.main.yields.len() - program.outputs.len());
-                (program.outputs[output].name.clone(), session.output(&session.program().outputs[output]))
+                session.output(&session.program().outputs[output])
             }
         };
-        let got: Vec<f64> = got.to_f32().into_iter().map(f64::from).collect();
-        let dims = &program.ty(value).dims;
-        compare(&name, &left.ordered(dims), &got, tolerance, &fused);
+        let shape = program.ty(value).dims.iter().map(|&dim| (dim, program.dims[dim].size as usize));
+        let numbers = got.to_f32();
+        if numbers.len() != shape.clone().map(|(_, size)| size).product::<usize>() {
+            return Err(format!("a result of {} elements", numbers.len()));
+        }
+        tensors.push(Tensor::from_fn(shape, |index| f64::from(numbers[index])));
     }
+    Ok(tensors)
 }
 
 fn host(program: &Program, ty: &Type, tensor: &Tensor) -> HostTensor {

@@ -3,3 +3,4 @@
 pub mod backend;
 pub mod chain;
 pub mod golden;
+pub mod random;

@@ -1,0 +1,54 @@
+//! Judges random cases or files by hand: `judge FILE`, `judge show SEED`, `judge FIRST COUNT`. Prints verdicts as they
+//! come, and writes what fails, made small, to the folder `DTLC_KEEP`.
+
+use dtlc_tests::random::Case;
+use dtlc_tests::random::judge::{Verdict, judge};
+use dtlc_tests::random::shrink::shrink;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |text: &str| text.parse::<u64>().ok();
+    match &arguments[..] {
+        [word, seed] if word == "show" => {
+            println!("{}", Case::generate(number(seed).unwrap_or_default()).source());
+        }
+        [first, count] => several(number(first).unwrap_or_default(), number(count).unwrap_or(1)),
+        [path] => {
+            let source = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            match judge(&source) {
+                Verdict::Wrong(kind, text) => println!("{kind}\n{text}"),
+                other => println!("{other:?}"),
+            }
+        }
+        _ => println!("judge FILE | judge show SEED | judge FIRST COUNT"),
+    }
+}
+
+fn several(first: u64, count: u64) {
+    let mut tally = [0u64; 4];
+    for seed in first..first + count {
+        let case = Case::generate(seed);
+        match judge(&case.source()) {
+            Verdict::Agrees => tally[0] += 1,
+            Verdict::Refused(reason) => {
+                tally[1] += 1;
+                println!("{seed} refused {reason}");
+            }
+            Verdict::Degenerate => {
+                tally[2] += 1;
+                println!("{seed} degenerate");
+            }
+            Verdict::Wrong(kind, text) => {
+                tally[3] += 1;
+                let start: String = text.chars().take(300).collect();
+                println!("{seed} WRONG {kind}: {start}");
+                if let Ok(folder) = std::env::var("DTLC_KEEP") {
+                    let path = format!("{folder}/seed{seed}.dtl");
+                    let written = std::fs::write(&path, shrink(&case, &kind).source());
+                    written.unwrap_or_else(|error| panic!("{path}: {error}"));
+                }
+            }
+        }
+    }
+    println!("{} agree, {} refused, {} degenerate, {} wrong", tally[0], tally[1], tally[2], tally[3]);
+}

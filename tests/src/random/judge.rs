@@ -1,0 +1,279 @@
+//! Judges one file with the plans `one` (a mesh of one) and `many`: whatever `many` computes must be what `one` means.
+//!
+//! The program of `one`, interpreted in f64 before anything is placed, is the truth. Against it stand the program of
+//! `many` interpreted rank by rank before and after fusion, and the CPU backend, which also runs twice.
+
+use crate::backend::run_twice;
+use dtlc::failure::Failure;
+use dtlc::pipeline::{self, Compilation, Mode, Stage};
+use dtlc_ir::interpret::{Options, Outcome, Rounding, Tensor, interpret, interpret_ranks, stored};
+use dtlc_ir::{DType, Dim, ParameterKind, Program, State, StateKind, Value, text};
+use dtlc_lang::{Diagnostic, Loaded, Options as LangOptions, PlanChoice, Rejected, SourceMap, compile};
+use indexmap::IndexMap;
+
+use super::rng::Rng;
+
+/// What interpreting rank by rank may differ by in f64, relative.
+const EXACT: f64 = 1e-9;
+/// What f32 may differ by, relative, besides what rounding every result to its type changes.
+const SINGLE: f64 = 2e-5;
+/// The same in bf16: a few roundings to 8 bits of what a kernel keeps within itself, such as the probabilities of
+/// attention.
+const HALF: f64 = 4.0 / 256.0;
+/// The part of the largest gradient below which a gradient counts as zero in f32. In bf16 all are as inexact as it.
+const ZERO: f64 = 0.05;
+/// How much more than the interpreter's own rounding a backend may round, as it adds in another order.
+const ORDERS: f64 = 6.0;
+/// The number of the step.
+pub const STEP: u64 = 2;
+/// The seed of random values.
+pub const SEED: u64 = 5;
+/// Compiling walks trees recursively.
+const STACK_BYTES: usize = 256 << 20;
+
+/// The outcome for one file.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// All results agree.
+    Agrees,
+    /// The compiler refuses the file, with reasons.
+    Refused(String),
+    /// The model's own values are no numbers, so nothing can be compared.
+    Degenerate,
+    /// Something is wrong with dtlc: the kind, and the details.
+    Wrong(String, String),
+}
+
+/// Why a compilation ended.
+enum Stop {
+    Refused(String),
+    Bug(String),
+}
+
+/// Results by name, each in the order of its dimensions' names.
+type Results = IndexMap<String, Vec<f64>>;
+
+/// Judges a file. A panic counts as wrong.
+pub fn judge(source: &str) -> Verdict {
+    let source = source.to_owned();
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+    let spawned = thread.spawn(move || judge_here(&source)).unwrap_or_else(|error| panic!("{error}"));
+    spawned.join().unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Verdict::Wrong("panic".into(), text.unwrap_or_default())
+    })
+}
+
+fn judge_here(source: &str) -> Verdict {
+    for mode in [Mode::Gradients, Mode::Train] {
+        match judge_mode(source, mode) {
+            Ok(Verdict::Agrees) => {}
+            Ok(other) => return other,
+            Err(Stop::Refused(text)) => return Verdict::Refused(text),
+            Err(Stop::Bug(text)) => return Verdict::Wrong(kind_of(&text), text),
+        }
+    }
+    Verdict::Agrees
+}
+
+/// The first words of a fault, by which shrinking knows it again.
+fn kind_of(text: &str) -> String {
+    let words = text.lines().next().unwrap_or_default().split_whitespace();
+    words
+        .filter(|word| word.chars().all(|c| c.is_alphabetic() || c == ':'))
+        .take(6)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+fn judge_mode(source: &str, mode: Mode) -> Result<Verdict, Stop> {
+    let missing = || Stop::Bug("a stage that is not there".into());
+    let one = compiled(source, "one", mode, Stage::Joint)?.joint.ok_or_else(missing)?;
+    let scheduled = compiled(source, "many", mode, Stage::Scheduled)?.scheduled.ok_or_else(missing)?;
+    let (many, fused) = (scheduled.planned, scheduled.program);
+
+    let run = |rounding| {
+        let options = Options { seed: SEED, rounding };
+        interpret(&one, &arguments(&one), &options).map(|outcome| results(&one, &outcome)).map_err(bug)
+    };
+    let truth = run(Rounding::None)?;
+    if truth.values().flatten().any(|number| !number.is_finite() || number.abs() > 1e6) {
+        return Ok(Verdict::Degenerate);
+    }
+    let noise = differences(&truth, &run(Rounding::Storage)?);
+    let coarse = one.values.values().any(|info| info.ty.dtype == DType::Bf16);
+    let scales = scales(&truth, if coarse { 1.0 } else { ZERO });
+    let precise = if coarse { HALF } else { SINGLE };
+    let exact: Vec<f64> = scales.iter().map(|scale| EXACT * scale).collect();
+    let single: Vec<f64> =
+        scales.iter().zip(&noise).map(|(scale, noise)| precise * scale + ORDERS * noise).collect();
+
+    let options = Options { seed: SEED, rounding: Rounding::None };
+    for (program, stage) in [(&many, "planned"), (&fused, "fused")] {
+        let outcome = interpret_ranks(program, &arguments(program), &options)
+            .map_err(|fault| Stop::Bug(format!("{stage}: {fault}")))?;
+        if let Some(text) = disagreement(&truth, &results(program, &outcome), &exact) {
+            return Ok(Verdict::Wrong(
+                format!("{mode:?} {stage}"),
+                format!("{text}\n{}", text::print_step(program)),
+            ));
+        }
+    }
+    let [first, second] = run_twice(&fused, &arguments(&many), STEP, SEED).map_err(Stop::Bug)?;
+    if bits(&first) != bits(&second) {
+        return Ok(Verdict::Wrong(format!("{mode:?} backend twice"), "two runs differ".into()));
+    }
+    let got = results(&many, &Outcome { yields: first });
+    Ok(match disagreement(&truth, &got, &single) {
+        Some(text) => {
+            Verdict::Wrong(format!("{mode:?} backend"), format!("{text}\n{}", text::print_step(&fused)))
+        }
+        None => Verdict::Agrees,
+    })
+}
+
+fn compiled(source: &str, plan: &str, mode: Mode, last: Stage) -> Result<Compilation, Stop> {
+    let nothing = |_: &str, _: &[&str]| Loaded::Missing;
+    let options = LangOptions { plan: PlanChoice::Named(plan.to_owned()), overrides: Vec::new() };
+    let stop = |diagnostics: &[Diagnostic], sources: &SourceMap| {
+        let titles = diagnostics.iter().map(|it| {
+            let at = it.span().map(|span| sources.position(span).line).unwrap_or_default();
+            format!("{} line {at}: {}", it.code.number(), it.title)
+        });
+        Stop::Refused(format!("{plan}: {}", titles.collect::<Vec<_>>().join("; ")))
+    };
+    let typed = compile(&nothing, "case.dtl", source.as_bytes(), &options)
+        .map_err(|rejected: Box<Rejected>| stop(&rejected.diagnostics, &rejected.sources))?;
+    pipeline::compile(&typed, mode, last).map_err(|trouble| match trouble.into_failure(&typed.sources) {
+        Failure::Input { diagnostics, sources } => stop(&diagnostics, &sources),
+        other => Stop::Bug(format!("{other:?}")),
+    })
+}
+
+fn bug(fault: impl std::fmt::Display) -> Stop {
+    Stop::Bug(fault.to_string())
+}
+
+/// States, then inputs: numbers that depend on the tensor's name and the position alone.
+fn arguments(program: &Program) -> Vec<Tensor> {
+    let states = program.states.iter().map(|state| state_argument(program, state));
+    let inputs = program.inputs.iter().map(|input| input_argument(program, &input.name, input.value));
+    states.chain(inputs).collect()
+}
+
+fn state_argument(program: &Program, state: &State) -> Tensor {
+    let (path, base, reach) = match &state.kind {
+        StateKind::Parameter(kind) => (&state.path, centre(*kind), 0.5),
+        StateKind::Master(of) => match &program.states[*of].kind {
+            StateKind::Parameter(kind) => (&program.states[*of].path, centre(*kind), 0.5),
+            StateKind::Master(_) | StateKind::Optimizer { .. } => (&state.path, 0.0, 0.5),
+        },
+        // Second moments are positive.
+        StateKind::Optimizer { .. } => (&state.path, 0.04, 0.02),
+    };
+    filled(program, path, state.value, |number| base + reach * (2.0 * number - 1.0))
+}
+
+fn centre(kind: ParameterKind) -> f64 {
+    match kind {
+        ParameterKind::Norm => 1.0,
+        ParameterKind::Weight | ParameterKind::Bias => 0.0,
+    }
+}
+
+/// Integers reach one beyond the dimension `V`, as a token out of range is zero; one label in five does not count.
+fn input_argument(program: &Program, name: &str, value: Value) -> Tensor {
+    let vocabulary = program.dims.values().find(|dim| dim.name == "V").map_or(5, |dim| dim.size);
+    let mut labels = Rng::new(77);
+    let dtype = program.ty(value).dtype;
+    filled(program, name, value, |number| match name {
+        "step" => STEP as f64,
+        "labels" if labels.percent(20) => f64::from(u32::MAX),
+        _ if dtype == DType::Bool => f64::from(u8::from(number < 0.6)),
+        _ if dtype.is_float() => 2.0 * number - 1.0,
+        "labels" => (number * vocabulary as f64).floor(),
+        _ => (number * (vocabulary as f64 + 0.5)).floor(),
+    })
+}
+
+fn filled(program: &Program, name: &str, value: Value, number: impl FnMut(f64) -> f64) -> Tensor {
+    let ty = program.ty(value);
+    let mut number = number;
+    let seed = name.bytes().fold(7u64, |hash, byte| hash.wrapping_mul(1_000_003) ^ u64::from(byte));
+    let mut rng = Rng::new(seed);
+    let shape = ty.dims.iter().map(|&dim| (dim, program.dims[dim].size as usize));
+    Tensor::from_fn(shape, |_| stored(number(rng.unit()), ty.dtype))
+}
+
+/// Updated states by path, outputs by name.
+fn results(program: &Program, outcome: &Outcome) -> Results {
+    let mut results = Results::new();
+    for (value, tensor) in program.main.yields.iter().zip(&outcome.yields) {
+        let state = program.states.iter().find(|state| state.updated == Some(*value));
+        let outputs = program.outputs.iter().filter(|output| output.value == *value);
+        let names = outputs.map(|output| &output.name).chain(state.map(|state| &state.path));
+        let mut dims = program.ty(*value).dims.to_vec();
+        // The batch is `M × B` where micro-batches are outputs.
+        let name = |dim: Dim| program.dims[dim].name.as_str();
+        dims.sort_by_key(|&dim| if name(dim) == "M" { ("B", 0) } else { (name(dim), 1) });
+        let data = tensor.ordered(&dims).data;
+        names.for_each(|name| {
+            results.insert(name.clone(), data.clone());
+        });
+    }
+    results
+}
+
+/// For each result, how far the other one's is away.
+fn differences(expected: &Results, got: &Results) -> Vec<f64> {
+    let most = |(name, left): (&String, &Vec<f64>)| match got.get(name) {
+        Some(right) if right.len() == left.len() => {
+            let errors = left
+                .iter()
+                .zip(right)
+                .map(|(left, right)| if left == right { 0.0 } else { (left - right).abs() });
+            errors.fold(0.0, |most: f64, error| if error.is_nan() { error } else { most.max(error) })
+        }
+        Some(_) | None => f64::NAN,
+    };
+    expected.iter().map(most).collect()
+}
+
+/// What errors are relative to: the largest number of the tensor, of a gradient at least a part of the model's largest.
+fn scales(truth: &Results, zero: f64) -> Vec<f64> {
+    let largest = |numbers: &[f64]| numbers.iter().fold(0f64, |most, number| most.max(number.abs()));
+    let gradients = truth.iter().filter(|(name, _)| name.starts_with("grad."));
+    let gradient = gradients.fold(0f64, |most, (_, numbers)| most.max(largest(numbers)));
+    let scale = |(name, numbers): (&String, &Vec<f64>)| {
+        let floor = if name.starts_with("grad.") { zero * gradient } else { 1e-2 };
+        largest(numbers).max(floor)
+    };
+    truth.iter().map(scale).collect()
+}
+
+fn disagreement(truth: &Results, got: &Results, bounds: &[f64]) -> Option<String> {
+    let errors = differences(truth, got);
+    let mut lines = Vec::new();
+    for (((name, numbers), error), bound) in truth.iter().zip(&errors).zip(bounds) {
+        if *error <= *bound {
+            continue;
+        }
+        let empty = Vec::new();
+        let other = got.get(name).unwrap_or(&empty);
+        let at = numbers.iter().zip(other).position(|(left, right)| !((left - right).abs() <= *bound));
+        let at = at.unwrap_or_default();
+        lines.push(format!(
+            "{name}: off by {error:.3e}, bound {bound:.3e}; [{at}] is {:?}, not {:?} ({} elements, {} expected)",
+            other.get(at),
+            numbers.get(at),
+            other.len(),
+            numbers.len()
+        ));
+    }
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+fn bits(tensors: &[Tensor]) -> Vec<u64> {
+    tensors.iter().flat_map(|tensor| tensor.data.iter().map(|number| number.to_bits())).collect()
+}
