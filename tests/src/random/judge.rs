@@ -261,7 +261,10 @@ fn disagreement(truth: &Results, got: &Results, bounds: &[f64]) -> Option<String
         }
         let empty = Vec::new();
         let other = got.get(name).unwrap_or(&empty);
-        let at = numbers.iter().zip(other).position(|(left, right)| !((left - right).abs() <= *bound));
+        let at = numbers.iter().zip(other).position(|(left, right)| {
+            let off = (left - right).abs();
+            off.is_nan() || off > *bound
+        });
         let at = at.unwrap_or_default();
         lines.push(format!(
             "{name}: off by {error:.3e}, bound {bound:.3e}; [{at}] is {:?}, not {:?} ({} elements, {} expected)",
