@@ -215,7 +215,7 @@ impl Linker<'_> {
                 LinkedOperation::Copy(LinkedCopy {
                     source: self.address(source),
                     target: self.address(target),
-                    rows: Transfer { outer, middle: 1, inner, source: from, target: to },
+                    rows: Transfer { outer, middle: 1, inner, source: from, target: to, row: None },
                 })
             }
             Operation::Fill { target, dtype, value } => LinkedOperation::Fill {

@@ -267,3 +267,46 @@ fn bf16_sums_are_rounded_once() {
     session.step(1, 0).expect("the step runs");
     assert_eq!(values(&session, "out"), [258.0; 3]);
 }
+
+/// Rows that the last members' blocks reach beyond: what is there travels, pads end as zeros.
+#[test]
+fn blocks_that_pads_cut_short_are_gathered_and_scattered() {
+    everywhere(|program, axes, members| {
+        let (outer, inner) = (3u64, 4u64);
+        if members == 1 {
+            return;
+        }
+        for row in [inner * members, inner * members - 1, inner * members - inner, inner * (members - 1) - 1]
+        {
+            let cut = |transfer: Transfer| transfer.cut_at(row);
+            let there = |member: u64| row.saturating_sub(member * inner).min(inner);
+            let blocks = sources(program.mesh.ranks(), outer * inner);
+            let transfer = cut(Transfer::all_gather(outer, inner, members));
+            let targets = run(program, axes, CollectiveKind::AllGather, transfer, &blocks, outer * row);
+            let wholes = sources(program.mesh.ranks(), outer * row);
+            let transfer = cut(Transfer::reduce_scatter(outer, inner, members));
+            let kind = CollectiveKind::ReduceScatter(Reduction::Sum);
+            let parts = run(program, axes, kind, transfer, &wholes, outer * inner);
+            for rank in 0..program.mesh.ranks() {
+                let (group, own) = group_of(&program.mesh, axes, rank);
+                let mut gathered = Vec::new();
+                let mut scattered = Vec::new();
+                for line in 0..outer {
+                    for (index, &member) in group.iter().enumerate() {
+                        let start = (line * inner) as usize;
+                        let block = &blocks[member as usize][start..start + there(index as u64) as usize];
+                        gathered.extend_from_slice(block);
+                    }
+                    for element in 0..inner {
+                        let at = (line * row + own * inner + element) as usize;
+                        let sum = group.iter().map(|&member| wholes[member as usize].get(at).copied());
+                        let sum = sum.fold(0.0, |sum, value| sum + value.unwrap_or(0.0));
+                        scattered.push(if element < there(own) { sum } else { 0.0 });
+                    }
+                }
+                assert_eq!(targets[rank as usize], gathered, "row {row} of {members}");
+                assert_eq!(parts[rank as usize], scattered, "row {row} of {members}");
+            }
+        }
+    });
+}

@@ -6,7 +6,7 @@ use super::{Frame, Shared, Trouble, parts_of};
 use crate::collectives::transfer::{copy_block, reduce_block};
 use crate::collectives::{Header, Patience, Refusal};
 use crate::link::{LinkedCollective, LinkedTensor};
-use crate::program::{CollectiveKind, Reduction};
+use crate::program::{CollectiveKind, DType, Reduction, Transfer};
 
 /// Fewer elements than this are not worth a thread of their own.
 const GRAIN_ELEMENTS: usize = 16 * 1024;
@@ -59,7 +59,10 @@ impl Frame {
                     self.sources[member] = seat.source(member, index).wrapping_add(block);
                 }
                 self.targets[0] = seat.target(own, index);
-                self.reduce(tensor, *reduction, 0..tensor.transfer.block_elements() as usize, members, 1)
+                let transfer = tensor.transfer.of_block(own as u64);
+                clear_pads(&tensor.transfer, &transfer, tensor.dtype.bytes() as usize, self.targets[0]);
+                let range = 0..transfer.block_elements() as usize;
+                self.reduce((&transfer, tensor.dtype), *reduction, range, members, 1)
             }
             CollectiveKind::AllReduce(reduction) => {
                 for member in 0..members {
@@ -67,7 +70,7 @@ impl Frame {
                     self.targets[member] = seat.target(member, index);
                 }
                 let share = share(tensor.transfer.block_elements() as usize, own, members);
-                self.reduce(tensor, *reduction, share, members, members)
+                self.reduce((&tensor.transfer, tensor.dtype), *reduction, share, members, members)
             }
         }
     }
@@ -84,8 +87,9 @@ impl Frame {
     ) -> Result<(), Trouble> {
         let seat = &self.seats[seat];
         let bytes = tensor.dtype.bytes() as usize;
-        let source_offset = source_block * tensor.transfer.source.block as usize * bytes;
-        let target_offset = target_block * tensor.transfer.target.block as usize * bytes;
+        let transfer = tensor.transfer.of_block(target_block as u64);
+        let source_offset = source_block * transfer.source.block as usize * bytes;
+        let target_offset = target_block * transfer.target.block as usize * bytes;
         let source = seat.source(member, index).wrapping_add(source_offset);
         let target = seat.target(seat.index(), index).wrapping_add(target_offset);
         if source == target {
@@ -93,18 +97,18 @@ impl Frame {
             return Ok(());
         }
         let ends = Shared((source.cast_const(), target));
-        self.in_ranges(0..tensor.transfer.block_elements() as usize, |range| {
+        self.in_ranges(0..transfer.block_elements() as usize, |range| {
             let (source, target) = ends.get();
             // SAFETY: all members have met, so the buffers are theirs until they part; validation
             // checked that the blocks lie in them, and each range is copied once.
-            unsafe { copy_block(&tensor.transfer, bytes, range, source, target) };
+            unsafe { copy_block(&transfer, bytes, range, source, target) };
         })
     }
 
     /// Reduces a range of a block over the first `sources` sources into the first `targets` targets.
     fn reduce(
         &self,
-        tensor: &LinkedTensor,
+        (transfer, dtype): (&Transfer, DType),
         reduction: Reduction,
         range: Range<usize>,
         sources: usize,
@@ -116,7 +120,7 @@ impl Frame {
             // SAFETY: all members have met, so the buffers are theirs until they part; validation
             // checked that the blocks lie in them, and each element is reduced by one thread of one
             // member.
-            unsafe { reduce_block(&tensor.transfer, tensor.dtype, reduction, range, sources, targets) };
+            unsafe { reduce_block(transfer, dtype, reduction, range, sources, targets) };
         })
     }
 
@@ -128,6 +132,17 @@ impl Frame {
             work(cut(part)..cut(part + 1));
         })?;
         Ok(())
+    }
+}
+
+/// Sets to zero what a reduce-scatter's only target block has behind the part that is there.
+fn clear_pads(whole: &Transfer, there: &Transfer, element_bytes: usize, target: *mut u8) {
+    let pads = (whole.inner - there.inner) as usize;
+    for outer in (0..whole.outer as usize).filter(|_| pads > 0) {
+        let start = outer * whole.target.outer as usize + there.inner as usize;
+        // SAFETY: validation checked that the whole block lies in the target, which is this rank's own until the
+        // members part; the reduction writes only in front of the pads.
+        unsafe { target.add(start * element_bytes).write_bytes(0, pads * element_bytes) };
     }
 }
 

@@ -356,6 +356,9 @@ pub struct Transfer {
     pub source: Strides,
     /// Steps in the target.
     pub target: Strides,
+    /// Where pads cut the last blocks of a gather or reduce-scatter short: elements that the inner pieces of all
+    /// blocks have together, at most `inner` for each. None where all blocks are whole.
+    pub row: Option<u64>,
 }
 
 /// Where the dimension that an all-to-all splits stands to the one that it gathers.
@@ -374,7 +377,7 @@ impl Transfer {
     pub fn all_gather(outer: u64, inner: u64, ranks: u64) -> Self {
         let source = Strides { outer: inner, middle: 0, block: 0 };
         let target = Strides { outer: inner.saturating_mul(ranks), middle: 0, block: inner };
-        Self { outer, middle: 1, inner, source, target }
+        Self { outer, middle: 1, inner, source, target, row: None }
     }
 
     /// Source `[outer, n, inner]`, target `[outer, inner]`.
@@ -388,7 +391,7 @@ impl Transfer {
     #[must_use]
     pub fn whole(elements: u64) -> Self {
         let strides = Strides { outer: 0, middle: 0, block: 0 };
-        Self { outer: 1, middle: 1, inner: elements, source: strides, target: strides }
+        Self { outer: 1, middle: 1, inner: elements, source: strides, target: strides, row: None }
     }
 
     /// All-to-all. With the split dimension outside, source `[outer, n, middle, inner]` becomes
@@ -407,7 +410,27 @@ impl Transfer {
             Position::SplitOutside => (blocks_outside, blocks_inside),
             Position::SplitInside => (blocks_inside, blocks_outside),
         };
-        Self { outer, middle, inner, source, target }
+        Self { outer, middle, inner, source, target, row: None }
+    }
+
+    /// The same gather or reduce-scatter where the side with all blocks has no pads: its rows are `row` elements.
+    #[must_use]
+    pub fn cut_at(mut self, row: u64) -> Self {
+        for side in [&mut self.source, &mut self.target] {
+            if side.block > 0 {
+                side.outer = row;
+            }
+        }
+        self.row = Some(row);
+        self
+    }
+
+    /// What there is of one block.
+    #[must_use]
+    pub fn of_block(self, block: u64) -> Self {
+        let Some(row) = self.row else { return self };
+        let start = block.saturating_mul(self.inner);
+        Self { inner: row.saturating_sub(start).min(self.inner), row: None, ..self }
     }
 
     /// Elements of one block; saturates.

@@ -56,13 +56,17 @@ impl Assembler<'_> {
                 let (dim, axes) =
                     minor_shard(from, to, collective).ok_or_else(|| unforeseen("no gathered dim"))?;
                 let (outer, inner) = self.around(source, dim);
-                Ok((Transfer::all_gather(outer, inner * self.extent(source, dim), ranks), axes))
+                let part = inner * self.extent(source, dim);
+                let row = inner * self.extent(target, dim);
+                Ok((cut(Transfer::all_gather(outer, part, ranks), row, part * ranks), axes))
             }
             CollectiveKind::ReduceScatter => {
                 let (dim, axes) =
                     minor_shard(to, from, collective).ok_or_else(|| unforeseen("no scattered dim"))?;
                 let (outer, inner) = self.around(target, dim);
-                Ok((Transfer::reduce_scatter(outer, inner * self.extent(target, dim), ranks), axes))
+                let part = inner * self.extent(target, dim);
+                let row = inner * self.extent(source, dim);
+                Ok((cut(Transfer::reduce_scatter(outer, part, ranks), row, part * ranks), axes))
             }
             CollectiveKind::AllToAll => {
                 let gathered = minor_shard(from, to, collective);
@@ -112,6 +116,11 @@ impl Assembler<'_> {
         let outer = self.local_elements(value) / (inner * self.extent(value, dim)).max(1);
         (outer, inner)
     }
+}
+
+/// The transfer where all parts together are padded, and the whole is not.
+fn cut(transfer: Transfer, row: u64, padded: u64) -> Transfer {
+    if row < padded { transfer.cut_at(row) } else { transfer }
 }
 
 /// The dim that `sharded` has on all of the collective's axes, as its minor ones, and `whole` has not; with the axes

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use super::{
     Affine, AttentionBackwardCall, AttentionCall, AxisId, BufferRef, Collective, CollectiveKind,
     CollectiveTensor, DType, Initial, Instruction, KernelCall, Layout, LocationId, Loop, Mesh, Operation,
-    Program, Reduction, StateTensor, TensorName, Variable, instruction::LOOP_DEPTH_LIMIT, instruction::Space,
+    Program, Reduction, StateTensor, TensorName, Transfer, Variable, instruction::LOOP_DEPTH_LIMIT,
+    instruction::Space,
 };
 
 /// No space, tensor or stride is larger than this, so that sums of a few never overflow.
@@ -230,9 +231,16 @@ impl Program {
         ];
         for (buffer, strides, blocks) in sides {
             self.check_buffer(buffer, tensor.dtype.bytes(), loops)?;
-            let steps =
-                [(transfer.outer, strides.outer), (transfer.middle, strides.middle), (blocks, strides.block)];
-            check_reach(&steps, transfer.inner, tensor.dtype.bytes(), buffer.bytes)?;
+            let (middle, inner) = match transfer.row {
+                Some(row) if blocks > 1 => {
+                    check_cut(&transfer, kind, row, strides.block, blocks)?;
+                    ((1, 0), row)
+                }
+                Some(_) | None => ((transfer.middle, strides.middle), transfer.inner),
+            };
+            let blocks = if transfer.row.is_some() { (1, 0) } else { (blocks, strides.block) };
+            let steps = [(transfer.outer, strides.outer), middle, blocks];
+            check_reach(&steps, inner, tensor.dtype.bytes(), buffer.bytes)?;
         }
         Ok(())
     }
@@ -313,6 +321,13 @@ fn check_name(name: &TensorName, layout: &Layout) -> Check {
     let fits = holes == name.first.len() && holes <= layout.dimensions.len();
     require(fits, || format!("name `{}` does not fit its dimensions", name.template))?;
     require(name.first.iter().all(|&first| first <= BYTES_LIMIT), || "a stack starts impossibly late".into())
+}
+
+/// Blocks that pads cut short lie side by side in rows.
+fn check_cut(transfer: &Transfer, kind: &CollectiveKind, row: u64, block: u64, ranks: u64) -> Check {
+    let kinds = matches!(kind, CollectiveKind::AllGather | CollectiveKind::ReduceScatter(_));
+    let fits = row <= transfer.inner.saturating_mul(ranks) && block == transfer.inner && transfer.middle == 1;
+    require(kinds && fits, || "cuts blocks short that can't be".into())
 }
 
 fn check_reduction(kind: &CollectiveKind, dtype: DType) -> Check {
