@@ -12,7 +12,7 @@
 //! gathers) it anew. Nothing outside of scans is touched.
 
 use crate::partition::select::resolve;
-use crate::regions::substitute;
+use crate::regions::{copy, substitute};
 use crate::report::layer_of;
 use crate::simplify::remove_dead;
 use crate::uses::for_each_use;
@@ -228,22 +228,13 @@ impl Replay<'_> {
         }
         let Some(&index) = self.definition.get(&value) else { return value };
         let mut inst = self.forward.body.insts[index].clone();
-        let mut replaced: FxHashMap<Value, Value> = FxHashMap::default();
-        for_each_use(&inst, &mut |used| {
-            replaced.insert(used, used);
-        });
-        let mut used: Vec<Value> = replaced.keys().copied().collect();
-        used.sort_unstable();
-        for used in used {
-            replaced.insert(used, self.copy(used));
+        let mut used = Vec::new();
+        for_each_use(&inst, &mut |value| used.push(value));
+        for value in used {
+            self.copy(value);
         }
-        let region = Region { params: Vec::new(), insts: vec![inst], yields: Vec::new() };
-        inst = self.fresh(region, replaced);
-        inst.phase = Phase::Recompute;
-        let originals = self.forward.body.insts[index].results.clone();
-        for (&original, &copy) in originals.iter().zip(&inst.results) {
-            self.copies.insert(original, copy);
-        }
+        copy(self.program, &mut inst, &mut self.copies);
+        mark_recomputed(&mut inst);
         self.insts.push(inst);
         self.copies[&value]
     }
@@ -254,32 +245,13 @@ impl Replay<'_> {
         self.copies.insert(value, copy);
         copy
     }
-
-    /// The one instruction of a region with new results, its own regions included.
-    fn fresh(&mut self, mut region: Region, mut replaced: FxHashMap<Value, Value>) -> Inst {
-        rename_definitions(self.program, &mut region, &mut replaced);
-        substitute(&mut region, &replaced);
-        region.insts.remove(0)
-    }
 }
 
-/// Gives everything that a region defines a new value.
-fn rename_definitions(program: &mut Program, region: &mut Region, renamed: &mut FxHashMap<Value, Value>) {
-    let mut rename = |program: &mut Program, value: &mut Value| {
-        let info = program.values[*value].clone();
-        let fresh = program.values.push(info);
-        renamed.insert(*value, fresh);
-        *value = fresh;
-    };
-    region.params.iter_mut().for_each(|param| rename(program, param));
-    for inst in &mut region.insts {
-        inst.results.iter_mut().for_each(|result| rename(program, result));
-    }
-    for inst in &mut region.insts {
-        inst.phase = Phase::Recompute;
-        if let Some(inside) = inst.op.region_mut() {
-            rename_definitions(program, inside, renamed);
-        }
+/// Puts an instruction, and all inside it, into the phase of repeated work.
+fn mark_recomputed(inst: &mut Inst) {
+    inst.phase = Phase::Recompute;
+    if let Some(inside) = inst.op.region_mut() {
+        inside.insts.iter_mut().for_each(mark_recomputed);
     }
 }
 

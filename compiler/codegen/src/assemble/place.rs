@@ -1,7 +1,7 @@
 //! Values as pieces of memory, and numbers that depend on the rank.
 
 use super::{AssembleError, Assembler, Result};
-use crate::lower::{Integer, Unknown};
+use crate::lower::shard_start;
 use dtlc_ir::{Axis, DType, Dim, Inst, Value};
 use dtlc_kernels::signature::Element;
 use dtlc_passes::memory::Space;
@@ -86,14 +86,7 @@ impl Assembler<'_> {
 
     /// The global coordinate of a rank's first element along `dim`.
     pub(super) fn shard_start(&self, value: Value, dim: Dim) -> target::Affine {
-        let axes: Vec<Axis> = self.program.ty(value).placement.axes_of(dim).collect();
-        let mut start = Integer::default();
-        let mut stride = self.extent(value, dim) as i64;
-        for &axis in axes.iter().rev() {
-            start.terms.push((Unknown::Coordinate(axis), stride));
-            stride *= self.program.mesh.axes[axis].size as i64;
-        }
-        self.affine(&start)
+        self.affine(&shard_start(self.program, value, dim))
     }
 
     /// The element type of an operand of a hand-written kernel.

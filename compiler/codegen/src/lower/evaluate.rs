@@ -1,6 +1,6 @@
 //! Evaluates values of a kernel's body at given indices, as registers.
 
-use super::{Integer, LowerError, Unknown, unforeseen};
+use super::{Integer, LowerError, Unknown, shard_start, unforeseen};
 use crate::kir::{
     AxisId, BinaryOperator, Comparison, Constant, Draw, Index, IntegerId, KernelBuilder, Register,
     ScalarType, TensorId, UnaryOperator, Variable,
@@ -252,13 +252,7 @@ impl<'a> Evaluator<'a> {
                 false => unforeseen(format!("no loop over `{}`", self.program.dims[dim].name)),
             };
         }
-        let mut start = Integer::default();
-        let mut stride = ty.local_size(self.program, dim) as i64;
-        let axes: SmallVec<[_; 4]> = ty.placement.axes_of(dim).collect();
-        for &axis in axes.iter().rev() {
-            start.terms.push((Unknown::Coordinate(axis), stride));
-            stride *= self.program.mesh.axes[axis].size as i64;
-        }
+        let start = shard_start(self.program, value, dim);
         let index = self.index(indices, dim)?;
         match start.terms.is_empty() {
             true => Ok(index),

@@ -87,6 +87,19 @@ pub fn lower_kernel(
         .map_err(|error| LowerError { kernel: name.to_owned(), ..error })
 }
 
+/// The global coordinate along `dim` of the first element that a rank holds of a value.
+pub(crate) fn shard_start(program: &Program, value: Value, dim: Dim) -> Integer {
+    let ty = program.ty(value);
+    let mut start = Integer::default();
+    let mut stride = ty.local_size(program, dim) as i64;
+    let axes: Vec<Axis> = ty.placement.axes_of(dim).collect();
+    for &axis in axes.iter().rev() {
+        start.terms.push((Unknown::Coordinate(axis), stride));
+        stride *= program.mesh.axes[axis].size as i64;
+    }
+    start
+}
+
 /// A fault of fusion.
 fn unforeseen<T>(message: impl Into<String>) -> Result<T, LowerError> {
     Err(LowerError { kernel: String::new(), message: message.into() })

@@ -6,6 +6,7 @@
 //! memory to speak of; or the earlier ones move down, where nothing has used their results yet.
 
 use super::propagate::is_update;
+use crate::uses::for_each_use;
 use cranelift_entity::SecondaryMap;
 use dtlc_ir::{Axis, CollectiveKind, Inst, Op, Phase, Program, ReduceOp, Region, Role, Value};
 use smallvec::SmallVec;
@@ -54,23 +55,14 @@ fn postpone(region: &mut Region) {
     let mut levels: SecondaryMap<Value, u32> = SecondaryMap::new();
     let mut keyed: Vec<(u32, Inst)> = Vec::with_capacity(region.insts.len());
     for inst in std::mem::take(&mut region.insts) {
-        let level = read_values(&inst).into_iter().map(|value| levels[value]).max().unwrap_or(0);
+        let mut level = 0;
+        for_each_use(&inst, &mut |value| level = level.max(levels[value]));
         let waits = is_update(inst.phase) && matches!(inst.op, Op::Collective(_));
         inst.results.iter().for_each(|&result| levels[result] = level + u32::from(waits));
         keyed.push((level, inst));
     }
     keyed.sort_by_key(|(level, _)| *level);
     region.insts = keyed.into_iter().map(|(_, inst)| inst).collect();
-}
-
-/// Everything that an instruction reads, bodies included.
-fn read_values(inst: &Inst) -> Vec<Value> {
-    let mut values = inst.args.to_vec();
-    if let Some(body) = inst.op.region() {
-        body.insts.iter().for_each(|inst| values.extend(read_values(inst)));
-        values.extend(&body.yields);
-    }
-    values
 }
 
 fn turns(program: &Program, inst: &Inst) -> Vec<[SmallVec<[Axis; 2]>; 2]> {
@@ -87,11 +79,11 @@ fn groups(program: &Program, region: &Region) -> Vec<Group> {
     let mut stands: Vec<usize> = (0..region.insts.len()).collect();
     let mut groups: Vec<Group> = Vec::new();
     for (index, inst) in region.insts.iter().enumerate() {
-        for value in read_values(inst) {
+        for_each_use(inst, &mut |value| {
             if let Some(definition) = defined[value] {
                 used[definition] = true;
             }
-        }
+        });
         let Op::Collective(collective) = &inst.op else { continue };
         let key = Key {
             kind: collective.kind,
