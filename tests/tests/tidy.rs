@@ -12,7 +12,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("lang", &[]),
     ("kernels", &[]),
     ("compiler/ir", &[]),
-    ("runtime", &["dtlc-kernels"]),
+    ("runtime/emulator", &[]),
+    ("runtime", &["dtlc-emulator", "dtlc-kernels"]),
     ("compiler/passes", &["dtlc-ir", "dtlc-lang"]),
     ("compiler/codegen", &["dtlc-ir", "dtlc-passes", "dtlc-kernels", "dtlc-runtime"]),
     ("compiler/dtlc", EVERY_CRATE),
@@ -20,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 const EVERY_CRATE: &[&str] =
-    &["dtlc", "dtlc-codegen", "dtlc-ir", "dtlc-kernels", "dtlc-lang", "dtlc-passes", "dtlc-runtime"];
+    &["dtlc", "dtlc-codegen", "dtlc-emulator", "dtlc-ir", "dtlc-kernels", "dtlc-lang", "dtlc-passes", "dtlc-runtime"];
 
 #[test]
 fn every_source_says_what_it_owns() {

@@ -1,0 +1,308 @@
+//! What the runtime asks of a CUDA device, whichever it is: the emulator here, a GPU through the driver's library elsewhere.
+//! Owns the words both share (pointers, handles, launch shapes, arguments, errors) and no behaviour.
+//!
+//! Everything on one stream happens in the order it was asked for. Between streams only events order. A call that takes a
+//! stream may return before it is done, except that host memory is only borrowed for the call.
+
+use crate::fault::LaunchFault;
+use crate::ptx::PtxError;
+use std::fmt;
+
+/// An address in device memory. Arithmetic on it is in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DevicePointer(pub u64);
+
+impl DevicePointer {
+    /// The address this many bytes behind.
+    #[must_use]
+    pub fn offset(self, bytes: u64) -> DevicePointer {
+        DevicePointer(self.0.wrapping_add(bytes))
+    }
+}
+
+/// A loaded module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ModuleHandle(pub u64);
+
+/// A kernel of a loaded module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KernelHandle(pub u64);
+
+/// An order of work. [`Stream::DEFAULT`] is always there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stream(pub u64);
+
+impl Stream {
+    /// The stream that needs no creation.
+    pub const DEFAULT: Stream = Stream(0);
+}
+
+/// A point in a stream's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Event(pub u64);
+
+/// What a module is loaded from. A real device takes the machine code where it is of its architecture and the PTX
+/// otherwise; the emulator takes the PTX.
+#[derive(Clone, Copy, Debug)]
+pub struct ModuleImage<'a> {
+    /// What to call it in messages.
+    pub name: &'a str,
+    /// The text that NVRTC made.
+    pub ptx: &'a str,
+    /// Machine code; may be empty.
+    pub cubin: &'a [u8],
+}
+
+/// Sizes of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchShape {
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared_bytes: u32,
+}
+
+impl LaunchShape {
+    /// Blocks and threads in x alone, no dynamic shared memory.
+    #[must_use]
+    pub fn linear(blocks: u32, threads: u32) -> LaunchShape {
+        LaunchShape { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
+    }
+}
+
+/// An argument of a kernel. Its size must be that of the parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Argument {
+    /// A pointer.
+    Pointer(DevicePointer),
+    /// A 32-bit unsigned integer.
+    U32(u32),
+    /// A 32-bit signed integer.
+    I32(i32),
+    /// A 64-bit unsigned integer.
+    U64(u64),
+    /// A 64-bit signed integer.
+    I64(i64),
+    /// A float.
+    F32(f32),
+    /// A double.
+    F64(f64),
+    /// Anything passed by value, as it lies in memory.
+    Bytes(Vec<u8>),
+}
+
+impl Argument {
+    /// The argument as it lies in memory.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Argument::Pointer(pointer) => pointer.0.to_le_bytes().to_vec(),
+            Argument::U32(value) => value.to_le_bytes().to_vec(),
+            Argument::I32(value) => value.to_le_bytes().to_vec(),
+            Argument::U64(value) => value.to_le_bytes().to_vec(),
+            Argument::I64(value) => value.to_le_bytes().to_vec(),
+            Argument::F32(value) => value.to_le_bytes().to_vec(),
+            Argument::F64(value) => value.to_le_bytes().to_vec(),
+            Argument::Bytes(bytes) => bytes.clone(),
+        }
+    }
+}
+
+/// What went wrong at a device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DriverError {
+    /// No memory of this size is left.
+    OutOfMemory {
+        /// What was asked for.
+        bytes: u64,
+        /// What is free, in any number of pieces.
+        free: u64,
+    },
+    /// A pointer to free that is the start of no allocation.
+    NotAllocated(DevicePointer),
+    /// A copy or a fill that leaves its allocation.
+    OutOfBounds {
+        /// What was tried.
+        what: &'static str,
+        /// Where it began.
+        at: DevicePointer,
+        /// How many bytes it wanted.
+        bytes: u64,
+    },
+    /// A copy from bytes that nothing has written.
+    Uninitialised {
+        /// What was tried.
+        what: &'static str,
+        /// The first such byte.
+        at: DevicePointer,
+    },
+    /// A module that can't be loaded.
+    Module {
+        /// Its name.
+        name: String,
+        /// Why.
+        error: PtxError,
+    },
+    /// A kernel that its module does not hold.
+    NoSuchKernel(String),
+    /// A handle that this driver never gave out, or that is gone.
+    BadHandle(&'static str),
+    /// A launch that no device could start.
+    BadLaunch {
+        /// The kernel.
+        kernel: String,
+        /// Why.
+        reason: String,
+    },
+    /// A fault while a kernel ran.
+    Fault(Box<LaunchFault>),
+    /// What a device's own library says.
+    Device(String),
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DriverError::OutOfMemory { bytes, free } => {
+                write!(to, "{bytes} bytes of device memory are asked for and {free} are free")
+            }
+            DriverError::NotAllocated(at) => write!(to, "{:#x} is the start of no allocation", at.0),
+            DriverError::OutOfBounds { what, at, bytes } => {
+                write!(to, "{what} of {bytes} bytes at {:#x} leaves its allocation", at.0)
+            }
+            DriverError::Uninitialised { what, at } => {
+                write!(to, "{what} reads {:#x}, which nothing has written", at.0)
+            }
+            DriverError::Module { name, error } => write!(to, "module `{name}` can't be loaded: {error}"),
+            DriverError::NoSuchKernel(name) => write!(to, "the module has no kernel `{name}`"),
+            DriverError::BadHandle(kind) => write!(to, "a {kind} that this device does not have"),
+            DriverError::BadLaunch { kernel, reason } => write!(to, "`{kernel}` can't be launched: {reason}"),
+            DriverError::Fault(fault) => fault.fmt(to),
+            DriverError::Device(reason) => to.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for DriverError {}
+
+impl From<LaunchFault> for DriverError {
+    fn from(fault: LaunchFault) -> DriverError {
+        DriverError::Fault(Box::new(fault))
+    }
+}
+
+/// One CUDA device. Threads may share it.
+///
+/// A fault of a kernel may be reported by a later call than the launch, as on a real device; [`CudaDriver::synchronize`] reports
+/// all there are.
+pub trait CudaDriver: Send + Sync {
+    /// What the device is, for people.
+    fn name(&self) -> String;
+
+    /// Its compute capability, major and minor: `(9, 0)` of an H200. Machine code must be for it.
+    fn capability(&self) -> (u32, u32);
+
+    /// Device memory, aligned to 256 bytes at least. Its contents have no value.
+    ///
+    /// # Errors
+    /// Where not as much is left.
+    fn allocate(&self, bytes: u64) -> Result<DevicePointer, DriverError>;
+
+    /// Gives an allocation back.
+    ///
+    /// # Errors
+    /// Where it is none.
+    fn free(&self, pointer: DevicePointer) -> Result<(), DriverError>;
+
+    /// Copies from the host.
+    ///
+    /// # Errors
+    /// Where the device's side leaves its allocation.
+    fn copy_to_device(&self, to: DevicePointer, from: &[u8], stream: Stream) -> Result<(), DriverError>;
+
+    /// Copies to the host; the bytes are there when it returns.
+    ///
+    /// # Errors
+    /// Where the device's side leaves its allocation; faults of what ran before on the stream.
+    fn copy_to_host(&self, to: &mut [u8], from: DevicePointer, stream: Stream) -> Result<(), DriverError>;
+
+    /// Copies within the device. The two must not overlap.
+    ///
+    /// # Errors
+    /// Where either side leaves its allocation.
+    fn copy_on_device(
+        &self,
+        to: DevicePointer,
+        from: DevicePointer,
+        bytes: u64,
+        stream: Stream,
+    ) -> Result<(), DriverError>;
+
+    /// Sets bytes to a value.
+    ///
+    /// # Errors
+    /// Where they leave their allocation.
+    fn fill(&self, to: DevicePointer, value: u8, bytes: u64, stream: Stream) -> Result<(), DriverError>;
+
+    /// Loads a module.
+    ///
+    /// # Errors
+    /// Where the image is not for this device, or holds what it does not know.
+    fn load(&self, image: &ModuleImage<'_>) -> Result<ModuleHandle, DriverError>;
+
+    /// A kernel of a module by its name.
+    ///
+    /// # Errors
+    /// Where the module has none of this name.
+    fn kernel(&self, module: ModuleHandle, name: &str) -> Result<KernelHandle, DriverError>;
+
+    /// Starts a kernel.
+    ///
+    /// # Errors
+    /// Where shape or arguments are not the kernel's; faults of what ran before.
+    fn launch(
+        &self,
+        kernel: KernelHandle,
+        shape: LaunchShape,
+        arguments: &[Argument],
+        stream: Stream,
+    ) -> Result<(), DriverError>;
+
+    /// A new stream.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn create_stream(&self) -> Result<Stream, DriverError>;
+
+    /// A new event, at no point yet.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn create_event(&self) -> Result<Event, DriverError>;
+
+    /// Puts the event behind all that was asked of the stream.
+    ///
+    /// # Errors
+    /// A handle that isn't the device's.
+    fn record(&self, event: Event, stream: Stream) -> Result<(), DriverError>;
+
+    /// Lets what is asked of the stream from now on wait for the event's last point.
+    ///
+    /// # Errors
+    /// A handle that isn't the device's.
+    fn wait(&self, stream: Stream, event: Event) -> Result<(), DriverError>;
+
+    /// Milliseconds between two recorded events, once both are reached. Under emulation the host's time.
+    ///
+    /// # Errors
+    /// Where one was never recorded.
+    fn elapsed_ms(&self, from: Event, to: Event) -> Result<f32, DriverError>;
+
+    /// Returns when the stream has done all.
+    ///
+    /// # Errors
+    /// The first fault on it.
+    fn synchronize(&self, stream: Stream) -> Result<(), DriverError>;
+}
