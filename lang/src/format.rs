@@ -419,11 +419,17 @@ impl<'a> Formatter<'a> {
     }
 }
 
-/// Prints block comments after which no token of their line comes.
+/// Prints block comments after which no token of their line comes: behind a token, else on a line of their own, so that
+/// they are read again as what they are printed as.
 fn end_of_line(waiting: &mut Vec<String>, previous: Option<usize>, docs: &mut Vec<Doc>) {
     let mut begins = previous.is_none();
     for comment in waiting.drain(..) {
-        docs.push(Doc::Text(if begins { comment } else { format!(" {comment}") }));
+        let begins_line = matches!(docs.last(), Some(Doc::Trailing(_) | Doc::Own(_)));
+        docs.push(match (begins_line, begins) {
+            (true, _) => Doc::Own(comment),
+            (false, true) => Doc::Text(comment),
+            (false, false) => Doc::Text(format!(" {comment}")),
+        });
         begins = false;
     }
 }

@@ -129,8 +129,42 @@ fn check(text: &str) {
     assert_eq!(twice, once, "not idempotent on\n{text}");
 }
 
+/// A text with brackets of every kind, short enough to put comments into each of its gaps.
+const SHORT: &str = "\
+layer A[D](e: f32 = 1.0) {
+  param w: [D@(a, b)] = normal(0.1) as \"w\"
+  if e > 0.5 { dims J = 2, K = J } else { one = B[D -> D](bias = true) }
+  fn (x: [.., D]) -> ([D], f32[]) {
+    let y = if e > 1.0 { x } else { -x * (w + 2.0) }
+    (dot[D](y, w), x)
+  }
+}
+plan p for M {
+  mesh { dp: { a: 2 }, tp: 2 }
+  step s: acts V -> (dp, tp) pad at B.x
+  optimizer adamw { betas (0.9, 0.95) }
+  expect { step: 3 all_reduce }
+}
+";
+
+/// Every run of up to two comments, each on a line of its own or not, in every gap between two tokens.
+#[test]
+fn comments_in_every_gap() {
+    const COMMENTS: [&str; 4] = [" // line\n", " /* in */ ", "\n/* own */\n", "\n"];
+    let pairs =
+        COMMENTS.iter().flat_map(|first| COMMENTS.iter().map(move |second| format!("{first}{second}")));
+    let runs: Vec<String> = COMMENTS.iter().map(|only| only.to_string()).chain(pairs).collect();
+    let mut sources = SourceMap::new();
+    let id = sources.add("short.dtl", SHORT);
+    let tokens = lex(sources.file(id)).all;
+    for token in &tokens {
+        let (before, after) = SHORT.split_at(token.start as usize);
+        runs.iter().for_each(|run| check(&[before, run, after].concat()));
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_edit(sample in 0..SAMPLES.len(), edits in edits()) {
