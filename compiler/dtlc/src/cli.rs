@@ -272,7 +272,8 @@ Examples:
   dtlc snapshot examples/*.dtl --accept     writes what is new
 
 Every plan of a file has its own snapshot, FILE.PLAN.STAGE.snap; a file without plans has FILE.STAGE.snap. It holds what
-`emit` prints, without the tables and source positions around the instructions.")]
+`emit` prints, without the tables and source positions around the instructions, and of the optimizer's arithmetic only
+each state's new value.")]
 pub struct Snapshot {
     /// The files.
     #[arg(value_name = "FILE", required = true)]

@@ -30,7 +30,8 @@ pub fn run(arguments: &Emit, output: &Output) -> Result<(), Failure> {
 pub enum Detail {
     /// All of it, so that it can be read back.
     Full,
-    /// Mesh, dimensions and instructions, without the places in the source that they come from.
+    /// Mesh, dimensions and instructions, without the places in the source that they come from; of the optimizer's
+    /// arithmetic only each state's new value.
     Step,
 }
 
@@ -114,7 +115,7 @@ fn step(program: &dtlc_ir::Program) -> String {
     for dim in program.dims.values() {
         text.push_str(&format!("dim {} = {}{}\n", dim.name, dim.size, if dim.pad { " pad" } else { "" }));
     }
-    text.push_str(&text::print_step(program));
+    text.push_str(&text::print_placements(program));
     text
 }
 

@@ -14,4 +14,4 @@ mod print_op;
 pub use canonical::canonical;
 pub use names::Names;
 pub use parse::{ParseError, parse};
-pub use print::{InstPath, print, print_around, print_inst, print_step, print_type};
+pub use print::{InstPath, print, print_around, print_inst, print_placements, print_step, print_type};

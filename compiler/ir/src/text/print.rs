@@ -3,6 +3,7 @@
 use super::names::{Names, quote, word};
 use super::print_op::op_text;
 use crate::dim::Axis;
+use crate::op::Op;
 use crate::program::{
     Initializer, Inst, Origin, ParameterKind, Phase, Program, Region, Role, Scope, StateKind, Value,
 };
@@ -27,8 +28,18 @@ pub fn print(program: &Program) -> String {
 /// The instructions of the step alone, without tables, source positions, and phases other than as
 /// headings. Not for reading back.
 pub fn print_step(program: &Program) -> String {
+    instructions(program, Detail::Step)
+}
+
+/// The same without the arithmetic of the optimizer between what it reads and each state's new value: it is element by
+/// element, so it lies where the state lies.
+pub fn print_placements(program: &Program) -> String {
+    instructions(program, Detail::Placements)
+}
+
+fn instructions(program: &Program, detail: Detail) -> String {
     let names = Names::new(program);
-    let mut printer = Printer::new(program, &names, Detail::Step);
+    let mut printer = Printer::new(program, &names, detail);
     printer.line("main(");
     printer.region(&program.main, &mut Vec::new());
     printer.text
@@ -101,6 +112,8 @@ enum Detail {
     Full,
     /// What it computes.
     Step,
+    /// The same, of the update only what moves, sums up or is kept.
+    Placements,
 }
 
 struct Printer<'a> {
@@ -241,6 +254,9 @@ impl<'a> Printer<'a> {
         self.line(") {");
         self.indent += 1;
         for (index, inst) in region.insts.iter().enumerate() {
+            if self.detail == Detail::Placements && self.is_update_arithmetic(inst) {
+                continue;
+            }
             path.push(index);
             self.inst(inst, path);
             path.pop();
@@ -248,6 +264,14 @@ impl<'a> Printer<'a> {
         self.line(format!("yield {}", self.values(&region.yields)).trim_end());
         self.indent -= 1;
         self.line("}");
+    }
+
+    /// Whether it computes, element by element, what no state keeps.
+    fn is_update_arithmetic(&self, inst: &Inst) -> bool {
+        let kept = |value: &Value| self.program.states.iter().any(|state| state.updated == Some(*value));
+        inst.phase == Phase::Update
+            && matches!(inst.op, Op::Constant(_) | Op::Map(_))
+            && !inst.results.iter().any(kept)
     }
 
     fn inst(&mut self, inst: &Inst, path: &mut InstPath) {
@@ -262,7 +286,7 @@ impl<'a> Printer<'a> {
                 }
                 head.push_str(&format!(" {}", inst.phase.name()));
             }
-            Detail::Step => {
+            Detail::Step | Detail::Placements => {
                 if self.phase != Some(inst.phase) {
                     self.phase = Some(inst.phase);
                     self.line(&format!("// {}", inst.phase.name()));
