@@ -1,0 +1,15 @@
+//! Memory as a GPU has it, with a shadow that knows which bytes were written, and who else touched them.
+
+mod bits;
+mod global;
+mod local;
+mod race;
+mod shared;
+
+pub(crate) use global::{GlobalMemory, Rule};
+pub(crate) use local::LocalMemory;
+pub use shared::RaceCheck;
+pub(crate) use shared::SharedMemory;
+
+/// What memory holds before anything is written: as floats of any width not a number, as an integer minus one.
+pub(crate) const POISON: u8 = 0xff;
