@@ -12,7 +12,7 @@ use dtlc_lang::plan::Plan;
 use dtlc_lang::{Compiled, SourceMap, Span};
 use dtlc_passes::memory::{MemoryPlan, plan_memory};
 use dtlc_passes::partition::{Partitioned, PlacementRequest, merge_collectives, partition, plan_reshards};
-use dtlc_passes::{Lowered, Position, fuse, joint, lower, rematerialise};
+use dtlc_passes::{ChunkBudget, Chunked, Lowered, Position, chunk, fuse, joint, lower, rematerialise};
 
 pub use dtlc_passes::Mode;
 
@@ -70,6 +70,8 @@ pub struct Scheduled {
     pub program: Program,
     /// Where everything lies.
     pub memory: MemoryPlan,
+    /// The products that are computed in chunks.
+    pub chunked: Vec<Chunked>,
 }
 
 /// Compiles a typed model as far as `last`.
@@ -77,8 +79,21 @@ pub struct Scheduled {
 /// # Errors
 /// What the plan or the model asks for and a pass can't do; or a bug of ours.
 pub fn compile(input: &Compiled, mode: Mode, last: Stage) -> Result<Compilation, Trouble> {
+    compile_within(input, mode, last, &ChunkBudget::default())
+}
+
+/// The same, with products in other chunks than those of this machine.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_within(
+    input: &Compiled,
+    mode: Mode,
+    last: Stage,
+    budget: &ChunkBudget,
+) -> Result<Compilation, Trouble> {
     let Compiled { sources, model, plan } = input;
-    compile_parts(sources, model, plan.as_ref(), mode, last)
+    stages(sources, model, plan.as_ref(), mode, last, budget)
 }
 
 /// The same for a model and a plan of one's own making.
@@ -91,6 +106,17 @@ pub fn compile_parts(
     plan: Option<&Plan>,
     mode: Mode,
     last: Stage,
+) -> Result<Compilation, Trouble> {
+    stages(sources, model, plan, mode, last, &ChunkBudget::default())
+}
+
+fn stages(
+    sources: &SourceMap,
+    model: &Model,
+    plan: Option<&Plan>,
+    mode: Mode,
+    last: Stage,
+    budget: &ChunkBudget,
 ) -> Result<Compilation, Trouble> {
     let lowered = lower(model, plan, &|span| position(sources, span))?;
     verify::logical(&lowered.program)?;
@@ -114,7 +140,7 @@ pub fn compile_parts(
         return Ok(compilation);
     }
 
-    let scheduled = schedule(sharded.program, plan)?;
+    let scheduled = schedule(sharded.program, plan, budget)?;
     if last == Stage::Program {
         let features = TargetFeatures::host().map_err(Trouble::Machine)?;
         compilation.assembled = Some(assemble(&scheduled.program, &scheduled.memory, features)?);
@@ -147,17 +173,18 @@ fn shard(lowered: &Lowered, model: &Model, plan: Option<&Plan>) -> Result<Sharde
 }
 
 /// `sharded` → `scheduled`.
-fn schedule(mut program: Program, plan: Option<&Plan>) -> Result<Scheduled, Trouble> {
+fn schedule(mut program: Program, plan: Option<&Plan>, budget: &ChunkBudget) -> Result<Scheduled, Trouble> {
     let origins = program.clone();
     plan_reshards(&mut program).map_err(|errors| Trouble::placement(errors, &origins))?;
     rematerialise(&mut program, plan.map_or(&[], |plan| &plan.remat));
+    let chunked = chunk(&mut program, budget);
     merge_collectives(&mut program);
     verify::sharded(&program)?;
     let planned = program.clone();
     fuse(&mut program);
     verify::scheduled(&program)?;
     let memory = plan_memory(&program);
-    Ok(Scheduled { planned, program, memory })
+    Ok(Scheduled { planned, program, memory, chunked })
 }
 
 fn position(sources: &SourceMap, span: Span) -> Position {

@@ -184,12 +184,25 @@ pub enum ScanOutput {
     Stack,
     /// The same, added to element `i` of an initial stack that is an argument.
     Accumulate,
+    /// The sum of what all iterations yield and of an initial value that is an argument. Only from the
+    /// `scheduled` stage on, where it lets a product add to what is there; until then such a sum is a carry.
+    Sum,
+}
+
+impl ScanOutput {
+    /// Whether the result starts from an argument.
+    pub fn has_initial(self) -> bool {
+        match self {
+            ScanOutput::Stack => false,
+            ScanOutput::Accumulate | ScanOutput::Sum => true,
+        }
+    }
 }
 
 /// A loop over one dimension: the only control flow. Layers and micro-batches are scans.
 ///
 /// Arguments: the initial carries, then the stacks (each has `dim`, which its slice in the body
-/// lacks), then the initial stacks of the [`ScanOutput::Accumulate`] outputs. Region parameters:
+/// lacks), then the initial values of the outputs that have one, in order. Region parameters:
 /// carries, then slices. Region yields: carries, then outputs. Results: final carries, then stacks.
 /// The body may also use values of the enclosing regions.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,6 +2,7 @@
 
 mod accumulate;
 mod cheap;
+mod chunk;
 mod differentiate;
 mod error;
 pub mod expect;
@@ -19,6 +20,7 @@ mod update;
 mod uses;
 
 pub use accumulate::accumulate;
+pub use chunk::{ChunkBudget, Chunked, chunk};
 pub use differentiate::differentiate;
 pub use error::{PassError, PassErrorKind, Place};
 pub use fuse::fuse;

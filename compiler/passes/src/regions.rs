@@ -1,7 +1,9 @@
 //! Changes to regions that several passes share.
 
+use crate::uses::for_each_use;
 use dtlc_ir::{Inst, Program, Region, Value};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 /// Replaces what a region reads, regions inside it included.
 pub fn substitute(region: &mut Region, replacements: &FxHashMap<Value, Value>) {
@@ -33,4 +35,37 @@ fn copy_all(program: &mut Program, values: &mut [Value], copies: &mut FxHashMap<
         copies.insert(*value, copied);
         *value = copied;
     }
+}
+
+/// Sorts units so that each stands behind what it uses; among those that could come next, the one that
+/// came first originally.
+pub fn ordered(units: Vec<(usize, Inst)>) -> Vec<Inst> {
+    let mut maker: FxHashMap<Value, usize> = FxHashMap::default();
+    for (unit, (_, inst)) in units.iter().enumerate() {
+        maker.extend(inst.results.iter().map(|&result| (result, unit)));
+    }
+    let mut waiting = vec![0usize; units.len()];
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); units.len()];
+    for (unit, (_, inst)) in units.iter().enumerate() {
+        for_each_use(inst, &mut |value| {
+            if let Some(&source) = maker.get(&value) {
+                waiting[unit] += 1;
+                users[source].push(unit);
+            }
+        });
+    }
+    let mut ready: BTreeSet<(usize, usize)> =
+        (0..units.len()).filter(|&unit| waiting[unit] == 0).map(|unit| (units[unit].0, unit)).collect();
+    let mut order = Vec::with_capacity(units.len());
+    while let Some((_, unit)) = ready.pop_first() {
+        order.push(unit);
+        for &user in &users[unit] {
+            waiting[user] -= 1;
+            if waiting[user] == 0 {
+                ready.insert((units[user].0, user));
+            }
+        }
+    }
+    let mut insts: Vec<Option<Inst>> = units.into_iter().map(|(_, inst)| Some(inst)).collect();
+    order.into_iter().filter_map(|unit| insts[unit].take()).collect()
 }

@@ -9,6 +9,7 @@ use dtlc::pipeline::{self, Compilation, Mode, Stage};
 use dtlc_ir::interpret::{Options, Outcome, Rounding, Tensor, interpret, interpret_ranks, stored};
 use dtlc_ir::{DType, Dim, ParameterKind, Program, State, StateKind, Value, text};
 use dtlc_lang::{Diagnostic, Loaded, Options as LangOptions, PlanChoice, Rejected, SourceMap, compile};
+use dtlc_passes::ChunkBudget;
 use indexmap::IndexMap;
 
 use super::rng::Rng;
@@ -145,10 +146,20 @@ fn compiled(source: &str, plan: &str, mode: Mode, last: Stage) -> Result<Compila
     };
     let typed = compile(&nothing, "case.dtl", source.as_bytes(), &options)
         .map_err(|rejected: Box<Rejected>| stop(&rejected.diagnostics, &rejected.sources))?;
-    pipeline::compile(&typed, mode, last).map_err(|trouble| match trouble.into_failure(&typed.sources) {
-        Failure::Input { diagnostics, sources } => stop(&diagnostics, &sources),
-        other => Stop::Bug(format!("{other:?}")),
+    pipeline::compile_within(&typed, mode, last, &budget(mode)).map_err(|trouble| {
+        match trouble.into_failure(&typed.sources) {
+            Failure::Input { diagnostics, sources } => stop(&diagnostics, &sources),
+            other => Stop::Bug(format!("{other:?}")),
+        }
     })
+}
+
+/// A training step computes every product in chunks that can be, down to one row; gradients alone keep them whole.
+fn budget(mode: Mode) -> ChunkBudget {
+    match mode {
+        Mode::Train => ChunkBudget { whole: 0, chunk: 0, rows: 0 },
+        Mode::Evaluate | Mode::Gradients => ChunkBudget::default(),
+    }
 }
 
 fn bug(fault: impl std::fmt::Display) -> Stop {

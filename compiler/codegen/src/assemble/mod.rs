@@ -13,7 +13,7 @@ mod place;
 use crate::cranelift::{CompileError, TargetFeatures, compile};
 use crate::kir::Kernel;
 use crate::lower::{Integer, LowerError, Unknown, lower_kernel};
-use dtlc_ir::{Dim, Inst, Op, Phase, Program, Region, Scan, ScanOutput, Value};
+use dtlc_ir::{Dim, Inst, Op, Phase, Program, Region, Scan, Value};
 use dtlc_passes::memory::{MemoryPlan, Write};
 use dtlc_runtime::program as target;
 use std::fmt;
@@ -270,12 +270,9 @@ impl Assembler<'_> {
 /// What a result of a scan starts as: the initial carry, or the stack that is added to.
 fn initial_of(inst: &Inst, scan: &Scan, result: usize) -> Option<Value> {
     let Some(output) = result.checked_sub(scan.carries) else { return Some(inst.args[result]) };
-    let added = |output: &&ScanOutput| **output == ScanOutput::Accumulate;
-    let before = scan.outputs[..output].iter().filter(added).count();
-    match scan.outputs[output] {
-        ScanOutput::Stack => None,
-        ScanOutput::Accumulate => Some(inst.args[scan.carries + scan.stacks + before]),
-    }
+    let before = scan.outputs[..output].iter().filter(|output| output.has_initial()).count();
+    let initial = scan.outputs[output].has_initial();
+    initial.then(|| inst.args[scan.carries + scan.stacks + before])
 }
 
 fn unknown_location() -> target::Location {

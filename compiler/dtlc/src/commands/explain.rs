@@ -107,6 +107,17 @@ fn memory_text(text: &mut String, figures: &Figures) {
         let values = line.values.iter().take(4).map(String::as_str).collect::<Vec<_>>().join(", ");
         let _ = writeln!(text, "//   {:>10}  {}  {values}", bytes(line.bytes), line.span);
     }
+    for one in &figures.chunked {
+        let _ = writeln!(
+            text,
+            "// `{}` ({}) is never whole: nothing needs all of it at once, and it would take {}. It is computed in {} chunks of `{}`",
+            one.name,
+            one.span,
+            bytes(one.bytes),
+            one.chunks,
+            one.dim
+        );
+    }
 }
 
 fn collectives_text(text: &mut String, figures: &Figures) {

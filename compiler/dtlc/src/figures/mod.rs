@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::pipeline::{Compilation, Scheduled};
 use dtlc_ir::{OriginInfo, Program};
 use dtlc_lang::Compiled;
+use dtlc_passes::Chunked;
 use dtlc_passes::report::{CollectiveUse, collectives};
 use flops::flops;
 use serde::{Serialize, Serializer};
@@ -36,6 +37,8 @@ pub struct Figures {
     pub memory: Memory,
     /// Every collective in the program's order.
     pub collectives: Vec<CollectiveFigure>,
+    /// Products too large to hold, which are computed in chunks.
+    pub chunked: Vec<ChunkedFigure>,
     /// There are no pipelines yet: always one stage.
     pub pipeline: Pipeline,
 }
@@ -78,6 +81,21 @@ pub struct CollectiveFigure {
     pub span: String,
 }
 
+/// A product that is never whole in memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChunkedFigure {
+    /// What it is called.
+    pub name: String,
+    /// `file:line:column`.
+    pub span: String,
+    /// The dimension that is cut.
+    pub dim: String,
+    /// Chunks on a rank.
+    pub chunks: u64,
+    /// Bytes on a rank, if it were whole.
+    pub bytes: u64,
+}
+
 /// The pipeline: none yet.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pipeline {
@@ -111,6 +129,7 @@ impl Figures {
                 .iter()
                 .map(|one| collective_figure(&scheduled.planned, one))
                 .collect(),
+            chunked: scheduled.chunked.iter().map(|one| chunked_figure(&scheduled.planned, one)).collect(),
             pipeline: Pipeline {
                 stages: 1,
                 microbatches: compilation.micro_batches,
@@ -185,6 +204,16 @@ fn collective_figure(program: &Program, one: &CollectiveUse) -> CollectiveFigure
         why: one.why.join("; "),
         reasons: one.why.clone(),
         span: place(&program.origins[one.origin]),
+    }
+}
+
+fn chunked_figure(program: &Program, one: &Chunked) -> ChunkedFigure {
+    ChunkedFigure {
+        name: one.name.clone(),
+        span: place(&program.origins[one.origin]),
+        dim: one.dim.clone(),
+        chunks: one.chunks,
+        bytes: one.whole,
     }
 }
 

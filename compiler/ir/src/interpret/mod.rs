@@ -238,7 +238,9 @@ impl<'a> Machine<'a> {
         for (output, &result) in scan.outputs.iter().zip(&results[scan.carries..]) {
             outputs.push(match output {
                 ScanOutput::Stack => self.zeros(self.program.ty(result)),
-                ScanOutput::Accumulate => initial.next().map(|held| held.to_vec()).unwrap_or_default(),
+                ScanOutput::Accumulate | ScanOutput::Sum => {
+                    initial.next().map(|held| held.to_vec()).unwrap_or_default()
+                }
             });
         }
         for step in 0..count {
@@ -252,9 +254,15 @@ impl<'a> Machine<'a> {
             self.loops.push((scan.dim, index as u64));
             let mut yields = self.region(&scan.body, params)?;
             self.loops.pop();
-            for (output, yielded) in outputs.iter_mut().zip(yields.split_off(scan.carries)) {
-                for (output, yielded) in output.iter_mut().zip(yielded.iter()) {
-                    output.add_element(scan.dim, index, yielded);
+            let yielded = yields.split_off(scan.carries);
+            for ((held, yielded), output) in outputs.iter_mut().zip(yielded).zip(&scan.outputs) {
+                for (held, yielded) in held.iter_mut().zip(yielded.iter()) {
+                    match output {
+                        ScanOutput::Stack | ScanOutput::Accumulate => {
+                            held.add_element(scan.dim, index, yielded);
+                        }
+                        ScanOutput::Sum => held.add(yielded),
+                    }
                 }
             }
             carries = yields;

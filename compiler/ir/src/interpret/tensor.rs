@@ -95,6 +95,14 @@ impl Tensor {
         result
     }
 
+    /// Adds a value with the same dimensions.
+    pub fn add(&mut self, value: &Tensor) {
+        let space = value.shape();
+        walk(&space, &[self.strides(&space), value.strides(&space)], |_, at| {
+            self.data[at[0]] += value.data[at[1]];
+        });
+    }
+
     /// Adds `value`, which lacks `dim`, to element `index` along `dim`.
     pub fn add_element(&mut self, dim: Dim, index: usize, value: &Tensor) {
         let space = value.shape();

@@ -155,6 +155,7 @@ fn scan(tables: &Tables, pair: Pair<'_>, body: Region) -> Result<Scan> {
             Rule::scan_outputs => {
                 let outputs = part.into_inner().map(|output| match output.as_str() {
                     "accumulate" => ScanOutput::Accumulate,
+                    "sum" => ScanOutput::Sum,
                     _ => ScanOutput::Stack,
                 });
                 scan.outputs = outputs.collect();

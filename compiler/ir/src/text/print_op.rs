@@ -92,6 +92,7 @@ fn scan_text(program: &Program, scan: &Scan) -> String {
             .map(|output| match output {
                 ScanOutput::Stack => "stack",
                 ScanOutput::Accumulate => "accumulate",
+                ScanOutput::Sum => "sum",
             })
             .collect();
         text.push_str(&format!(", outputs ({})", outputs.join(", ")));

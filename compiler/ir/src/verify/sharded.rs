@@ -131,9 +131,9 @@ impl<'a> Rules<'a> {
         for (output, result) in scan.outputs.iter().zip(&results[carries..]) {
             match output {
                 ScanOutput::Stack => {}
-                ScanOutput::Accumulate => {
+                ScanOutput::Accumulate | ScanOutput::Sum => {
                     let initial: Vec<&Type> = initial.next().into_iter().copied().collect();
-                    same(&initial, &[*result], "an initial and an accumulated stack")?;
+                    same(&initial, &[*result], "an initial value and what is added to it")?;
                 }
             }
         }

@@ -213,7 +213,7 @@ impl Walk<'_> {
     }
 
     fn scan(&self, scan: &Scan, args: &[&Type], results: &[&Type]) -> Result<(), String> {
-        let accumulated = scan.outputs.iter().filter(|output| **output == ScanOutput::Accumulate).count();
+        let accumulated = scan.outputs.iter().filter(|output| output.has_initial()).count();
         let (carries, stacks) = (scan.carries, scan.stacks);
         require(args.len() == carries + stacks + accumulated, || "wrong number of arguments".into())?;
         require(results.len() == carries + scan.outputs.len(), || "wrong number of results".into())?;
@@ -231,11 +231,14 @@ impl Walk<'_> {
         let mut initial = args[carries + stacks..].iter();
         for ((output, stack), element) in scan.outputs.iter().zip(&results[carries..]).zip(&yields[carries..])
         {
-            self.stacked(scan.dim, stack, element)?;
-            if *output == ScanOutput::Accumulate
+            match output {
+                ScanOutput::Stack | ScanOutput::Accumulate => self.stacked(scan.dim, stack, element)?,
+                ScanOutput::Sum => self.alike(&[element], &[stack], "what is added and the sum")?,
+            }
+            if output.has_initial()
                 && let Some(initial) = initial.next()
             {
-                self.alike(&[initial], &[stack], "the initial and the accumulated stack")?;
+                self.alike(&[initial], &[stack], "the initial value and what is added to it")?;
             }
         }
         Ok(())

@@ -201,7 +201,7 @@ impl Make {
         let params = (0..self.numbers.below(3)).map(|_| self.value()).collect();
         let body = self.region(params, depth - 1);
         let outputs = (0..self.numbers.below(3))
-            .map(|_| self.numbers.pick(&[ScanOutput::Stack, ScanOutput::Accumulate]))
+            .map(|_| self.numbers.pick(&[ScanOutput::Stack, ScanOutput::Accumulate, ScanOutput::Sum]))
             .collect();
         let (carries, stacks) = (self.numbers.below(3), self.numbers.below(3));
         Scan { dim: self.dim(), reverse: self.numbers.chance(50), body, carries, stacks, outputs }

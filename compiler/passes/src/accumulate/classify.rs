@@ -8,7 +8,7 @@
 use crate::error::{PassError, PassErrorKind};
 use crate::uses::captures;
 use cranelift_entity::SecondaryMap;
-use dtlc_ir::{DType, Dim, Inst, Op, Phase, Program, ReduceOp, Region, ScalarOp, Scan, ScanOutput, Value};
+use dtlc_ir::{DType, Dim, Inst, Op, Phase, Program, ReduceOp, Region, ScalarOp, Scan, Value};
 
 /// How a value depends on the micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl Classifier<'_> {
 
     /// The body of a scan is all of one level: a partial result cannot be completed in there.
     fn scan(&mut self, scan: &Scan, inst: &Inst, level: usize) -> Result<(), PassError> {
-        if scan.outputs.contains(&ScanOutput::Accumulate) {
+        if scan.outputs.iter().any(|output| output.has_initial()) {
             return Err(PassError::bug("an accumulating scan before accumulation"));
         }
         for (index, (&param, &arg)) in scan.body.params.iter().zip(&inst.args).enumerate() {

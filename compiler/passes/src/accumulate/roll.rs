@@ -277,7 +277,7 @@ impl Loop {
             return false;
         }
         let before = &scan.outputs[..result - scan.carries];
-        let earlier = before.iter().filter(|output| **output == ScanOutput::Accumulate).count();
+        let earlier = before.iter().filter(|output| output.has_initial()).count();
         let position = scan.carries + scan.stacks + earlier;
         inner.phase = inner.region.insts[at].phase;
         let carry = self.carry(inner, value, &ty, 0.0);

@@ -1,7 +1,7 @@
 //! Which values a parameter flows into through operations that have a gradient.
 
 use cranelift_entity::EntitySet;
-use dtlc_ir::{Inst, Op, Program, Region, ScalarOp, Scan, ScanOutput, StateKind, Value};
+use dtlc_ir::{Inst, Op, Program, Region, ScalarOp, Scan, StateKind, Value};
 
 /// The parameters and all that depends on them smoothly.
 pub fn active(program: &Program) -> EntitySet<Value> {
@@ -50,7 +50,7 @@ fn scan(program: &Program, scan: &Scan, inst: &Inst, active: &mut EntitySet<Valu
     }
     let mut init = scan.carries + scan.stacks;
     for (index, output) in scan.outputs.iter().enumerate() {
-        if let ScanOutput::Accumulate = output {
+        if output.has_initial() {
             spread(active, inst.args[init], inst.results[scan.carries + index]);
             init += 1;
         }

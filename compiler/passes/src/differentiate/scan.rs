@@ -209,7 +209,7 @@ impl Reversal {
         }
         let mut init = forward.carries + forward.stacks;
         for (output, &result) in forward.outputs.iter().zip(&results[forward.carries..]) {
-            if let ScanOutput::Accumulate = output {
+            if output.has_initial() {
                 if let Some(cotangent) = tape.cotangents[result] {
                     tape.add(builder, args[init], cotangent);
                 }

@@ -2,8 +2,9 @@
 //! every dependency and stays close to the original one.
 
 use super::group::{Fate, Grouping};
+use crate::regions::ordered;
 use crate::uses::for_each_use;
-use dtlc_ir::{Inst, Op, Phase, Program, Region, Scan, ScanOutput, Value};
+use dtlc_ir::{Inst, Op, Phase, Program, Region, Scan, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
@@ -102,39 +103,6 @@ fn copy_value(program: &mut Program, value: Value) -> Value {
     program.values.push(info)
 }
 
-/// Sorts units so that each stands behind what it uses; among those that could come next, the one that
-/// came first originally.
-fn ordered(units: Vec<(usize, Inst)>) -> Vec<Inst> {
-    let mut maker: FxHashMap<Value, usize> = FxHashMap::default();
-    for (unit, (_, inst)) in units.iter().enumerate() {
-        maker.extend(inst.results.iter().map(|&result| (result, unit)));
-    }
-    let mut waiting = vec![0usize; units.len()];
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); units.len()];
-    for (unit, (_, inst)) in units.iter().enumerate() {
-        for_each_use(inst, &mut |value| {
-            if let Some(&source) = maker.get(&value) {
-                waiting[unit] += 1;
-                users[source].push(unit);
-            }
-        });
-    }
-    let mut ready: std::collections::BTreeSet<(usize, usize)> =
-        (0..units.len()).filter(|&unit| waiting[unit] == 0).map(|unit| (units[unit].0, unit)).collect();
-    let mut order = Vec::with_capacity(units.len());
-    while let Some((_, unit)) = ready.pop_first() {
-        order.push(unit);
-        for &user in &users[unit] {
-            waiting[user] -= 1;
-            if waiting[user] == 0 {
-                ready.insert((units[user].0, user));
-            }
-        }
-    }
-    let mut insts: Vec<Option<Inst>> = units.into_iter().map(|(_, inst)| Some(inst)).collect();
-    order.into_iter().filter_map(|unit| insts[unit].take()).collect()
-}
-
 /// Gives every yield a definition of its own in the region: what is yielded twice, or comes from outside
 /// or from a parameter, is copied by an empty kernel, so that each yield can have a place of its own.
 fn separate_yields(program: &mut Program, region: &mut Region) {
@@ -167,12 +135,13 @@ pub(super) fn separate_accumulated(program: &mut Program, scan: &mut Scan) {
         let position = scan.carries + number;
         let value = scan.body.yields[position];
         let maker = scan.body.insts.iter().find(|inst| inst.results.contains(&value));
-        let adds = maker.is_some_and(|inst| matches!(inst.op, Op::Fused(_) | Op::Dot));
+        let adds =
+            maker.is_some_and(|inst| matches!(inst.op, Op::Fused(_) | Op::Dot | Op::ScatterAdd { .. }));
         let mut uses = 0;
         for inst in &scan.body.insts {
             for_each_use(inst, &mut |used| uses += u32::from(used == value));
         }
-        if *output == ScanOutput::Accumulate && !(adds && uses == 0) {
+        if output.has_initial() && !(adds && uses == 0) {
             let phase = scan.body.insts.last().map_or(Phase::Backward, |inst| inst.phase);
             scan.body.yields[position] = copy_of(program, &mut scan.body, value, phase);
         }

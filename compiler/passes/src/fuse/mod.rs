@@ -14,6 +14,7 @@
 mod emit;
 mod group;
 mod shape;
+mod sum;
 
 pub(crate) use shape::is_alias;
 
@@ -32,6 +33,7 @@ pub fn fuse(program: &mut Program) {
 
 fn fuse_region(program: &mut Program, region: &mut Region) {
     for inst in &mut region.insts {
+        sum::in_place(program, inst);
         if let Op::Scan(scan) = &mut inst.op {
             fuse_region(program, &mut scan.body);
             emit::separate_accumulated(program, scan);

@@ -266,19 +266,17 @@ impl<'a> Planner<'a> {
         for (number, output) in scan.outputs.iter().enumerate() {
             let result = scan.carries + number;
             let yielded = scan.body.yields[result];
-            let (slot, write) = match output {
-                ScanOutput::Stack => {
-                    (self.fresh_result(frame, position, inst.results[result]), Write::Replace)
-                }
-                ScanOutput::Accumulate => {
-                    accumulated += 1;
-                    (
-                        self.looped(frame, position, inst, result, accumulated - 1, &captured),
-                        Write::Accumulate,
-                    )
-                }
+            let slot = if output.has_initial() {
+                accumulated += 1;
+                self.looped(frame, position, inst, result, accumulated - 1, &captured)
+            } else {
+                self.fresh_result(frame, position, inst.results[result])
             };
-            destinations.push(Destination::At(self.slice(slot, frame.depth, yielded, write)));
+            destinations.push(Destination::At(match output {
+                ScanOutput::Stack => self.slice(slot, frame.depth, yielded, Write::Replace),
+                ScanOutput::Accumulate => self.slice(slot, frame.depth, yielded, Write::Accumulate),
+                ScanOutput::Sum => Slot { write: Write::Accumulate, ..slot },
+            }));
         }
         self.region(&scan.body, block, frame.depth + 1, destinations);
     }

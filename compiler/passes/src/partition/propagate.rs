@@ -215,7 +215,7 @@ impl<'a> Graph<'a> {
 /// The results of a scan that accumulate, in the order of their initial stacks.
 fn accumulated<'a>(inst: &'a Inst, scan: &'a dtlc_ir::Scan) -> impl Iterator<Item = Value> + 'a {
     let outputs = inst.results[scan.carries..].iter().zip(&scan.outputs);
-    outputs.filter(|(_, output)| **output == dtlc_ir::ScanOutput::Accumulate).map(|(&result, _)| result)
+    outputs.filter(|(_, output)| output.has_initial()).map(|(&result, _)| result)
 }
 
 /// Whether instructions of a phase complete gradients or update state.

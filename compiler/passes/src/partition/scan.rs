@@ -7,7 +7,7 @@
 
 use super::error::PlacementError;
 use super::realise::{Freedom, Need, Realiser};
-use dtlc_ir::{Inst, Op, Phase, Placement, Region, ScalarOp, Scan, ScanOutput, Value};
+use dtlc_ir::{Inst, Op, Phase, Placement, Region, ScalarOp, Scan, Value};
 
 impl Realiser<'_> {
     pub(super) fn scan(&mut self, mut inst: Inst) -> Result<(), PlacementError> {
@@ -111,7 +111,7 @@ impl Realiser<'_> {
         for index in 0..scan.outputs.len() {
             let value = scan.body.yields[scan.carries + index];
             let mut target = self.leaving(value);
-            if scan.outputs[index] == ScanOutput::Accumulate {
+            if scan.outputs[index].has_initial() {
                 let initial = args[next];
                 if self.freedom[initial] == Freedom::None {
                     target = self.program.ty(initial).placement.clone();

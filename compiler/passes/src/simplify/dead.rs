@@ -1,6 +1,6 @@
 //! Removes what no yield needs: instructions, and carries, stacks and outputs of scans.
 
-use dtlc_ir::{Inst, Op, Program, Region, Scan, ScanOutput, Value};
+use dtlc_ir::{Inst, Op, Program, Region, Scan, Value};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
@@ -54,10 +54,10 @@ fn mark_scan(scan: &Scan, inst: &Inst, live: &mut FxHashSet<Value>) {
     }
 }
 
-/// The result of the accumulated output number `wanted`.
+/// The result of output number `wanted` among those with an initial value.
 fn accumulated(scan: &Scan, inst: &Inst, wanted: usize) -> Option<Value> {
     let outputs = scan.outputs.iter().enumerate();
-    let mut accumulates = outputs.filter(|(_, output)| **output == ScanOutput::Accumulate);
+    let mut accumulates = outputs.filter(|(_, output)| output.has_initial());
     accumulates.nth(wanted).map(|(index, _)| inst.results[scan.carries + index])
 }
 
@@ -88,7 +88,7 @@ fn sweep_scan(inst: &mut Inst, live: &FxHashSet<Value>) {
         .collect();
     let accumulates = scan.outputs.iter().zip(&keep_yield[carries..]);
     let keep_init: Vec<bool> =
-        accumulates.filter(|(output, _)| **output == ScanOutput::Accumulate).map(|(_, &keep)| keep).collect();
+        accumulates.filter(|(output, _)| output.has_initial()).map(|(_, &keep)| keep).collect();
 
     scan.outputs = kept(&scan.outputs, &keep_yield[carries..]).collect();
     scan.body.yields = kept(&scan.body.yields, &keep_yield).collect();
