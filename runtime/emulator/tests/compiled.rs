@@ -162,3 +162,111 @@ fn integers_bits_and_lanes() {
         assert_eq!(found[160 + i], up.wrapping_add(indexed).wrapping_add(same), "lane {i}");
     }
 }
+
+fn pointers(pointers: &[dtlc_emulator::DevicePointer]) -> Vec<Argument> {
+    pointers.iter().map(|pointer| Argument::Pointer(*pointer)).collect()
+}
+
+fn bf16_of(values: &[f32]) -> Vec<u16> {
+    values.iter().map(|value| bf16::from_f32(*value).to_bits()).collect()
+}
+
+/// C = A B in f64 of what the device sees.
+fn product(a: &[f32], b: &[f32], m: usize, n: usize, k: usize, seen: fn(f32) -> f32) -> Vec<f64> {
+    let mut c = vec![0.0; m * n];
+    for row in 0..m {
+        for depth in 0..k {
+            for column in 0..n {
+                c[row * n + column] +=
+                    f64::from(seen(a[row * k + depth])) * f64::from(seen(b[depth * n + column]));
+            }
+        }
+    }
+    c
+}
+
+#[test]
+fn a_bf16_product_with_a_pipeline() {
+    let bench = Bench::new(&kernel_text("matmul"));
+    let mut numbers = Numbers(7);
+    for (m, n, k) in [(64, 64, 32), (128, 64, 96), (70, 88, 104), (1, 8, 8)] {
+        let (a, b) = (numbers.floats(m * k), numbers.floats(k * n));
+        let (at_a, at_b) = (bench.buffer(&bf16_of(&a)), bench.buffer(&bf16_of(&b)));
+        let out = bench.room::<f32>(m * n);
+        let sizes = [m, n, k].map(|size| Argument::I32(size as i32));
+        let arguments = [pointers(&[at_a, at_b, out]), sizes.to_vec()].concat();
+        let grid = [n.div_ceil(64) as u32, m.div_ceil(64) as u32, 1];
+        bench.run("matmul_bf16", LaunchShape { grid, block: [128, 1, 1], shared_bytes: 0 }, &arguments);
+        let expected = product(&a, &b, m, n, k, |value| bf16::from_f32(value).to_f32());
+        for (found, expected) in bench.values::<f32>(out, m * n).into_iter().zip(expected) {
+            // k sums in f32 of terms below one.
+            assert!((f64::from(found) - expected).abs() < 1e-6 * k as f64, "{found} {expected}");
+        }
+    }
+}
+
+#[test]
+fn a_tf32_product() {
+    let bench = Bench::new(&kernel_text("matmul"));
+    let (n, k) = (8, 24);
+    let (a, b) = (Numbers(8).floats(16 * k), Numbers(9).floats(k * n));
+    let (at_a, at_b, out) = (bench.buffer(&a), bench.buffer(&b), bench.room::<f32>(16 * n));
+    let sizes = [n, k].map(|size| Argument::I32(size as i32));
+    bench.run(
+        "matmul_tf32",
+        LaunchShape::linear(1, 32),
+        &[pointers(&[at_a, at_b, out]), sizes.to_vec()].concat(),
+    );
+    let seen = |value: f32| f32::from_bits((value.to_bits() + 0x1000) & !0x1fff);
+    let expected = product(&a, &b, 16, n, k, seen);
+    for (found, expected) in bench.values::<f32>(out, 16 * n).into_iter().zip(expected) {
+        assert!((f64::from(found) - expected).abs() < 1e-5, "{found} {expected}");
+    }
+}
+
+#[test]
+fn a_norm_through_a_block() {
+    let bench = Bench::new(&kernel_text("attention"));
+    let (rows, n) = (3, 300);
+    let x = Numbers(10).floats(rows * n);
+    let (at_x, out) = (bench.buffer(&x), bench.room::<f32>(rows * n));
+    let sizes = vec![Argument::I32(n as i32), Argument::F32(1e-5)];
+    bench.run("rms_norm", LaunchShape::linear(rows as u32, 128), &[pointers(&[at_x, out]), sizes].concat());
+    let found: Vec<f32> = bench.values(out, rows * n);
+    for (row, found) in x.chunks(n).zip(found.chunks(n)) {
+        let mean = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / n as f64;
+        for (x, found) in row.iter().zip(found) {
+            let expected = f64::from(*x) / (mean + 1e-5).sqrt();
+            assert!((f64::from(*found) - expected).abs() < 1e-6, "{found} {expected}");
+        }
+    }
+}
+
+#[test]
+fn causal_attention_with_an_online_softmax() {
+    let bench = Bench::new(&kernel_text("attention"));
+    let (s, d) = (45, 32);
+    let mut numbers = Numbers(11);
+    let tensors: Vec<Vec<f32>> = (0..3).map(|_| numbers.floats(s * d)).collect();
+    let mut places: Vec<_> = tensors.iter().map(|tensor| bench.buffer(tensor)).collect();
+    places.push(bench.room::<f32>(s * d));
+    let scale = 1.0 / (d as f32).sqrt();
+    let arguments = [pointers(&places), vec![Argument::I32(s as i32), Argument::F32(scale)]].concat();
+    let shape = LaunchShape { grid: [12, 1, 1], block: [128, 1, 1], shared_bytes: 2 * 32 * 33 * 4 };
+    bench.run("attention", shape, &arguments);
+    let found: Vec<f32> = bench.values(places[3], s * d);
+    let [q, k, v] = [0, 1, 2].map(|which| &tensors[which]);
+    for row in 0..s {
+        let score = |key: usize| {
+            let dot = |e| f64::from(q[row * d + e]) * f64::from(k[key * d + e]);
+            ((0..d).map(dot).sum::<f64>() * f64::from(scale)).exp()
+        };
+        let weights: Vec<f64> = (0..=row).map(score).collect();
+        let total: f64 = weights.iter().sum();
+        for e in 0..d {
+            let one = |(key, weight): (usize, &f64)| weight * f64::from(v[key * d + e]);
+            let expected = weights.iter().enumerate().map(one).sum::<f64>() / total;
+            assert!((f64::from(found[row * d + e]) - expected).abs() < 1e-5, "{row} {e}");
+        }
+    }
+}

@@ -100,7 +100,7 @@ impl SharedMemory {
         let fits = |placed: &Placed| {
             let offset = address.wrapping_sub(placed.region.base);
             let length = placed.region.bytes;
-            (offset <= length && bytes as u64 <= length - offset).then_some(placed.start + offset as usize)
+            (offset <= length && bytes as u64 <= length - offset).then(|| placed.start + offset as usize)
         };
         if let Some(at) = self.placed.get(self.last).and_then(fits) {
             return Ok(at);
