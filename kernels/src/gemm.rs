@@ -2,8 +2,8 @@
 //!
 //! The loop structure is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
 //! (2008): panels of both operands are packed (and bf16 widened) into scratch, then register tiles are
-//! computed by the microkernels of `gemm-f32`. That crate's own driver allocates in each call, which a
-//! training step must not.
+//! computed by the microkernels of `gemm-f32`, or by our own where both operands are bf16 and the processor multiplies
+//! such pairs. That crate's own driver allocates in each call, which a training step must not.
 //!
 //! Each output is one chain of fused multiply-adds per block of the contraction, in order; blocks are cut by
 //! the total contraction extent alone. So an output's bits do not depend on which tile it falls in.
@@ -11,6 +11,10 @@
 pub(crate) mod blocking;
 mod microkernel;
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
+#[cfg(target_arch = "x86_64")]
+mod transpose;
 
 use std::ops::Range;
 
@@ -68,44 +72,75 @@ pub(crate) struct Product<'a> {
 /// output or scratch meanwhile.
 pub(crate) unsafe fn gemm(isa: Isa, product: &Product<'_>, scratch: *mut u8) {
     let k: usize = product.contraction.iter().map(|contraction| contraction.extent).product();
+    if k == 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { clear(product) };
+    }
+    #[cfg(target_arch = "x86_64")]
+    if isa == Isa::Avx512Bf16
+        && [&product.left, &product.right].iter().all(|side| side.element == Element::Bf16)
+    {
+        // SAFETY: the caller's promise.
+        return unsafe { pairs::gemm(product, k, scratch) };
+    }
     let depth = blocking::depth(k);
     let packed_left = scratch.cast::<f32>();
     let packed_right = scratch.wrapping_add(blocking::left_bytes(product.lanes, k)).cast::<f32>();
+    for_each_block(
+        product,
+        k,
+        depth,
+        // SAFETY: all pointers stay inside what the caller vouches for, since blocks do, and the packed panels fit the
+        // scratch sizes that `blocking` states for these extents.
+        |span, columns| unsafe { block_of_right(isa, product, span, columns, packed_right) },
+        // SAFETY: likewise.
+        |right, place| unsafe {
+            let lanes = place.lanes.clone();
+            pack_left(isa, &product.left, product.contraction, place.span.clone(), lanes, packed_left);
+            let block = Block {
+                lanes: place.lanes.len(),
+                columns: place.columns.len(),
+                depth: place.span.len(),
+                left: packed_left,
+                right: *right,
+                output: product.output.shifted(place.lanes.start, place.columns.start),
+                accumulation: place.accumulation,
+                scale: product.scale,
+            };
+            multiply(isa, &block);
+        },
+    );
+}
 
-    // SAFETY: all pointers stay inside what the caller vouches for: blocks cover `0..columns`, `0..k`,
-    // `0..lanes` once, and the packed panels fit the scratch sizes that `blocking` states for these extents.
-    unsafe {
-        if k == 0 {
-            return clear(product);
-        }
-        for column in (0..product.columns).step_by(blocking::COLUMNS) {
-            let columns = blocking::COLUMNS.min(product.columns - column);
-            for start in (0..k).step_by(depth) {
-                let span = start..k.min(start + depth);
-                let right =
-                    block_of_right(isa, product, span.clone(), column..column + columns, packed_right);
-                for lane in (0..product.lanes).step_by(blocking::LANES) {
-                    let lanes = lane..product.lanes.min(lane + blocking::LANES);
-                    pack_left(
-                        isa,
-                        &product.left,
-                        product.contraction,
-                        span.clone(),
-                        lanes.clone(),
-                        packed_left,
-                    );
-                    let block = Block {
-                        lanes: lanes.len(),
-                        columns,
-                        depth: span.len(),
-                        left: packed_left,
-                        right,
-                        output: product.output.shifted(lane, column),
-                        accumulation: if start == 0 { product.accumulation } else { Accumulation::Add },
-                        scale: product.scale,
-                    };
-                    multiply(isa, &block);
-                }
+/// Where a block lies in a product.
+struct Place {
+    lanes: Range<usize>,
+    columns: Range<usize>,
+    /// Contraction steps.
+    span: Range<usize>,
+    accumulation: Accumulation,
+}
+
+/// Cuts a product into blocks, which cover all lanes, columns and steps once: `right` makes a right operand ready for the
+/// blocks that share it, `block` computes one.
+fn for_each_block<Right>(
+    product: &Product<'_>,
+    k: usize,
+    depth: usize,
+    mut right: impl FnMut(Range<usize>, Range<usize>) -> Right,
+    mut block: impl FnMut(&Right, &Place),
+) {
+    let cut = |start: usize, end: usize, length: usize| start..end.min(start + length);
+    for column in (0..product.columns).step_by(blocking::COLUMNS) {
+        let columns = cut(column, product.columns, blocking::COLUMNS);
+        for start in (0..k).step_by(depth) {
+            let span = cut(start, k, depth);
+            let accumulation = if start == 0 { product.accumulation } else { Accumulation::Add };
+            let shared = right(span.clone(), columns.clone());
+            for lane in (0..product.lanes).step_by(blocking::LANES) {
+                let lanes = cut(lane, product.lanes, blocking::LANES);
+                let (columns, span) = (columns.clone(), span.clone());
+                block(&shared, &Place { lanes, columns, span, accumulation });
             }
         }
     }

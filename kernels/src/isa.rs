@@ -3,6 +3,8 @@
 /// Instruction set that a kernel's inner loops use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
+    /// [`Isa::Avx512`] with dot products of pairs of bf16.
+    Avx512Bf16,
     /// AVX-512 F, BW, DQ and VL: 16 f32 lanes.
     Avx512,
     /// AVX2 and FMA: 8 f32 lanes.
@@ -26,6 +28,9 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
+            if avx2 && avx512 && is_x86_feature_detected!("avx512bf16") {
+                return &[Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2, Isa::Baseline];
+            }
             if avx2 && avx512 {
                 return &[Isa::Avx512, Isa::Avx2, Isa::Baseline];
             }
@@ -70,11 +75,11 @@ macro_rules! for_each_isa {
             unsafe {
                 match isa {
                     #[cfg(target_arch = "x86_64")]
-                    $crate::isa::Isa::Avx512 => avx512 $(::<$generic>)? ($($argument),*),
+                    $crate::isa::Isa::Avx512Bf16 | $crate::isa::Isa::Avx512 => avx512 $(::<$generic>)? ($($argument),*),
                     #[cfg(target_arch = "x86_64")]
                     $crate::isa::Isa::Avx2 => avx2 $(::<$generic>)? ($($argument),*),
                     #[cfg(not(target_arch = "x86_64"))]
-                    $crate::isa::Isa::Avx512 | $crate::isa::Isa::Avx2 => $body $(::<$generic>)? ($($argument),*),
+                    $crate::isa::Isa::Avx512Bf16 | $crate::isa::Isa::Avx512 | $crate::isa::Isa::Avx2 => $body $(::<$generic>)? ($($argument),*),
                     $crate::isa::Isa::Baseline => $body $(::<$generic>)? ($($argument),*),
                 }
             }

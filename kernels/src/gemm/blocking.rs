@@ -25,6 +25,12 @@ pub(crate) fn depth(k: usize) -> usize {
     if k == 0 { 1 } else { k.div_ceil(k.div_ceil(DEPTH)) }
 }
 
+/// Contraction steps per block where a pair of bf16 takes one word: twice as many, and whole pairs but in the last block.
+pub(crate) fn depth_of_pairs(k: usize) -> usize {
+    let blocks = k.div_ceil(2 * DEPTH).max(1);
+    k.div_ceil(blocks).next_multiple_of(2)
+}
+
 /// Bytes of the packed left operand.
 pub(crate) fn left_bytes(lanes: usize, k: usize) -> usize {
     aligned(4 * depth(k) * lanes.min(LANES).next_multiple_of(LANE_PANEL))

@@ -70,11 +70,11 @@ impl Microkernels {
     pub(crate) fn of(isa: Isa) -> &'static Microkernels {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => &tables::AVX512,
+            Isa::Avx512Bf16 | Isa::Avx512 => &tables::AVX512,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &tables::AVX2,
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx512 | Isa::Avx2 => &SCALAR,
+            Isa::Avx512Bf16 | Isa::Avx512 | Isa::Avx2 => &SCALAR,
             Isa::Baseline => &SCALAR,
         }
     }

@@ -7,7 +7,7 @@ use super::Operand;
 use crate::{
     isa::{Isa, for_each_isa},
     number::{Number, offset, with_element},
-    signature::ContractionLoop,
+    signature::{ContractionLoop, Element},
 };
 
 /// Which lanes or columns to pack, `width` to a panel. The last panel is filled up with zeros.
@@ -48,7 +48,11 @@ pub(crate) unsafe fn pack(
             };
             // SAFETY: the piece lies inside the operand and inside the panel.
             unsafe {
-                with_element!(operand.element, Stored => pack_piece::<Stored>(isa, source.cast::<Stored>(), &piece, panel));
+                let done = pack_transposed(isa, operand.element, source, &piece, panel);
+                let rest = Piece { length: piece.length - done, ..piece };
+                let source = offset(source, operand.element, done as isize * run.stride);
+                let panel = panel.wrapping_add(done * piece.width);
+                with_element!(operand.element, Stored => pack_piece::<Stored>(isa, source.cast::<Stored>(), &rest, panel));
             }
             panel = panel.wrapping_add(run.length * panels.width);
             step += run.length;
@@ -57,14 +61,14 @@ pub(crate) unsafe fn pack(
 }
 
 /// Contraction steps that one stride reaches.
-struct Run {
-    start: isize,
-    stride: isize,
-    length: usize,
+pub(super) struct Run {
+    pub start: isize,
+    pub stride: isize,
+    pub length: usize,
 }
 
 /// The longest run of at most `limit` steps from flat step `step` on: the rest of the innermost loop.
-fn run_from(contraction: &[ContractionLoop], operand: &Operand, step: usize, limit: usize) -> Run {
+pub(super) fn run_from(contraction: &[ContractionLoop], operand: &Operand, step: usize, limit: usize) -> Run {
     let Some((innermost, outer)) = contraction.split_last() else {
         return Run { start: 0, stride: 0, length: limit };
     };
@@ -85,6 +89,50 @@ struct Piece {
     length: usize,
     lane_stride: isize,
     step_stride: isize,
+}
+
+/// Packs as many of a piece's first steps as vector registers transpose in blocks, and returns their number: for f32 whose
+/// steps lie side by side, in whole panels.
+///
+/// # Safety
+/// As [`pack`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn pack_transposed(
+    isa: Isa,
+    element: Element,
+    source: *const u8,
+    piece: &Piece,
+    panel: *mut f32,
+) -> usize {
+    use super::transpose::{BLOCK, transpose_block};
+    let has_avx512 = match isa {
+        Isa::Avx512Bf16 | Isa::Avx512 => true,
+        Isa::Avx2 | Isa::Baseline => false,
+    };
+    let whole_panel = piece.lanes == piece.width && piece.width.is_multiple_of(BLOCK);
+    if !has_avx512 || element != Element::F32 || piece.step_stride != 1 || !whole_panel {
+        return 0;
+    }
+    let row_bytes = piece.lane_stride * element.bytes() as isize;
+    let steps = piece.length - piece.length % BLOCK;
+    for lane in (0..piece.lanes).step_by(BLOCK) {
+        let row = offset(source, element, lane as isize * piece.lane_stride);
+        for step in (0..steps).step_by(BLOCK) {
+            // SAFETY: the block lies in the piece and in the panel.
+            unsafe {
+                let to = panel.add(step * piece.width + lane).cast();
+                transpose_block(offset(row, element, step as isize), row_bytes, to, piece.width);
+            }
+        }
+    }
+    steps
+}
+
+/// # Safety
+/// As [`pack`].
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn pack_transposed(_: Isa, _: Element, _: *const u8, _: &Piece, _: *mut f32) -> usize {
+    0
 }
 
 for_each_isa! {
