@@ -239,7 +239,6 @@ fn numbers_that_do_not_fit_are_refused() {
     refused(|program| program.mesh.axes[0].size = 0);
     refused(|program| program.mesh.axes[1].name = "dp".into());
     refused(|program| program.kernels[0].code_bytes += 1);
-    refused(|program| program.kernels[0].scratch_bytes = 1 << 40);
     refused(|program| program.arena_bytes = u64::MAX);
     refused(|program| program.instructions[0].location = LocationId(3));
     refused(|program| program.thread_scratch_bytes = 0);

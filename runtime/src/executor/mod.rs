@@ -91,8 +91,8 @@ struct Frame {
     numbers: StepNumbers,
     /// Indices of the enclosing loops.
     loops: [u64; LOOP_DEPTH_LIMIT],
-    /// Kernel operands, for each thread since scratch differs.
-    pointers: Vec<Vec<*mut u8>>,
+    /// Kernel operands.
+    pointers: Vec<*mut u8>,
     integers: Vec<i64>,
     /// Scratch of each thread.
     scratch: Vec<*mut u8>,
@@ -127,7 +127,7 @@ impl Executor {
             seats,
             numbers: StepNumbers { step: 0, seed: 0 },
             loops: [0; LOOP_DEPTH_LIMIT],
-            pointers: (0..team.threads()).map(|_| vec![std::ptr::null_mut(); pointers + 1]).collect(),
+            pointers: vec![std::ptr::null_mut(); pointers],
             integers: vec![0; integers],
             scratch: memory.scratch.iter().map(|region| region.address()).collect(),
             sources: vec![std::ptr::null(); members],
@@ -212,17 +212,14 @@ impl Frame {
         for index in 0..kernel.integers.len() {
             self.integers[index] = self.integer(&kernel.integers[index]);
         }
-        for thread in 0..threads {
-            for (index, pointer) in kernel.pointers.iter().enumerate() {
-                self.pointers[thread][index] = self.address(pointer);
-            }
-            self.pointers[thread][kernel.pointers.len()] = self.scratch[thread];
+        for (index, pointer) in kernel.pointers.iter().enumerate() {
+            self.pointers[index] = self.address(pointer);
         }
         let parts = parts_of(kernel.extent, kernel.grain, threads);
         let (pointers, integers) = (Shared(&self.pointers), &self.integers);
-        self.team.run(parts, &|part, thread| {
+        self.team.run(parts, &|part, _| {
             let cut = |part: usize| (u128::from(kernel.extent) * part as u128 / parts as u128) as i64;
-            let operands = pointers.get()[thread].as_ptr();
+            let operands = pointers.get().as_ptr();
             // SAFETY: the compiler made the function for these operands, and validation checked
             // that they lie in the rank's memory. Parts of the loop write to disjoint memory.
             unsafe { (kernel.function)(operands, integers.as_ptr(), cut(part), cut(part + 1)) };

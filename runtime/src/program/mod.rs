@@ -255,9 +255,6 @@ pub struct KernelEntry {
     pub pointers: u32,
     /// Number of integer operands.
     pub integers: u32,
-    /// Bytes of scratch it needs for each thread. The scratch's address is one more pointer behind
-    /// the operands.
-    pub scratch_bytes: u64,
 }
 
 /// Where in the source something comes from.

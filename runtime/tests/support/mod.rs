@@ -81,7 +81,6 @@ pub fn only_kernel(program: &mut Program, code: &[u8], call: KernelCall, extent:
         grain: 1,
         pointers: call.pointers.len() as u32,
         integers: call.integers.len() as u32,
-        scratch_bytes: 0,
     }];
     Operation::Kernel(call)
 }

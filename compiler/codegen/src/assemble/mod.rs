@@ -220,7 +220,6 @@ impl Assembler<'_> {
             grain: (ELEMENTS_OF_A_PART * extent).div_ceil(elements.max(1)).clamp(1, extent.max(1)),
             pointers: kernel.tensors.len() as u32,
             integers: kernel.integers.len() as u32,
-            scratch_bytes: 0,
         });
         self.code.extend_from_slice(&compiled.code);
         self.listings.push(KernelListing { kernel, clif: compiled.clif });

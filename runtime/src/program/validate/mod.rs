@@ -118,8 +118,6 @@ impl Program {
             require(inside && kernel.code_bytes > 0, || fault("its code lies outside the blob"))?;
             require(kernel.extent <= BYTES_LIMIT, || fault("its extent is impossibly large"))?;
             require(kernel.grain >= 1, || fault("its grain is 0"))?;
-            let scratch = kernel.scratch_bytes <= self.thread_scratch_bytes;
-            require(scratch, || fault("needs more scratch than the program has"))?;
         }
         Ok(())
     }
