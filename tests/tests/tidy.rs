@@ -18,10 +18,19 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("compiler/codegen", &["dtlc-ir", "dtlc-passes", "dtlc-kernels", "dtlc-runtime"]),
     ("compiler/dtlc", EVERY_CRATE),
     ("tests", EVERY_CRATE),
+    ("benches", &["dtlc-runtime"]),
 ];
 
-const EVERY_CRATE: &[&str] =
-    &["dtlc", "dtlc-codegen", "dtlc-emulator", "dtlc-ir", "dtlc-kernels", "dtlc-lang", "dtlc-passes", "dtlc-runtime"];
+const EVERY_CRATE: &[&str] = &[
+    "dtlc",
+    "dtlc-codegen",
+    "dtlc-emulator",
+    "dtlc-ir",
+    "dtlc-kernels",
+    "dtlc-lang",
+    "dtlc-passes",
+    "dtlc-runtime",
+];
 
 #[test]
 fn every_source_says_what_it_owns() {
