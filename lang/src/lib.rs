@@ -11,10 +11,10 @@ pub mod lex;
 pub mod model;
 pub mod parse;
 pub mod plan;
-pub mod print;
 pub mod render;
 pub mod source;
 pub mod suggest;
+pub mod text;
 
 pub use codes::Code;
 pub use diagnostic::{Diagnostic, Severity};

@@ -103,6 +103,45 @@ pub enum Elementwise {
     Select,
 }
 
+impl Elementwise {
+    /// Every function.
+    pub const ALL: [Elementwise; 30] = {
+        use Elementwise::*;
+        [
+            Neg,
+            Abs,
+            Exp,
+            Log,
+            Sqrt,
+            Rsqrt,
+            Tanh,
+            Sigmoid,
+            Erf,
+            Sin,
+            Cos,
+            Floor,
+            Not,
+            Add,
+            Sub,
+            Mul,
+            Div,
+            Rem,
+            Pow,
+            Min,
+            Max,
+            Equal,
+            NotEqual,
+            Less,
+            LessEqual,
+            Greater,
+            GreaterEqual,
+            And,
+            Or,
+            Select,
+        ]
+    };
+}
+
 /// How elements along a dimension combine. `Mean` over a condition and the like are expanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is the reduction its name says")]

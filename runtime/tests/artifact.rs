@@ -4,6 +4,7 @@ mod support;
 
 use dtlc_kernels::signature::{Accumulation, ContractionDim, Element, MatmulSpec, ScatterAddSpec, TakeSpec};
 use dtlc_runtime::RuntimeError;
+use dtlc_runtime::program::text::Detail;
 use dtlc_runtime::program::*;
 use support::*;
 
@@ -80,7 +81,7 @@ fn rich_program() -> Program {
                 target_pitch: 16,
             },
         ),
-        at(1, Operation::Fill { target: square, dtype: DType::F32, value: 1.0 }),
+        at(1, Operation::Fill { target: square, dtype: DType::F32, value: f64::NEG_INFINITY }),
         at(2, gather(&rows, CollectiveKind::AllGather)),
         at(2, gather(&rows, CollectiveKind::Permute(Permutation { sources: vec![1, 0] }))),
     ];
@@ -113,6 +114,31 @@ fn a_program_reads_back() {
     let program = rich_program();
     let bytes = program.to_bytes().expect("it is valid");
     assert_eq!(Program::from_bytes(&bytes), Ok(program));
+}
+
+#[test]
+fn a_program_reads_back_from_its_text() {
+    let program = rich_program();
+    let text = program.to_text(Detail::Full).expect("it can be written");
+    assert_eq!(Program::from_text(&text), Ok(program.clone()), "{text}");
+    // Places in the source and machine code are no part of what a step does.
+    let step = program.to_text(Detail::Step).expect("it can be written");
+    assert!(!step.contains("location") && !step.contains("\"code\""), "{step}");
+}
+
+#[test]
+fn a_text_with_a_fault_is_refused() {
+    let text = rich_program().to_text(Detail::Full).expect("it can be written");
+    for length in (0..text.trim_end().len()).step_by(7) {
+        assert!(matches!(Program::from_text(&text[..length]), Err(RuntimeError::Artifact(_))), "{length}");
+    }
+    for (right, wrong) in
+        [("\"axes\": [1]", "\"axes\": [7]"), ("\"kernel\": 0", "\"kernel\": 9"), ("    \"", "    \"x")]
+    {
+        let other = text.replacen(right, wrong, 1);
+        assert_ne!(other, text, "{right}");
+        assert!(matches!(Program::from_text(&other), Err(RuntimeError::Artifact(_))), "{wrong}");
+    }
 }
 
 #[test]

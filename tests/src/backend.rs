@@ -91,9 +91,9 @@ pub fn run_twice(
 }
 
 fn start(fused: &Program) -> Result<Session, String> {
-    let memory = plan_memory(fused);
+    let fused = Program { memory: Some(plan_memory(fused)), ..fused.clone() };
     let features = TargetFeatures::host()?;
-    let assembled = assemble(fused, &memory, features).map_err(|error| error.to_string())?;
+    let assembled = assemble(&fused, features).map_err(|error| error.to_string())?;
     let bytes = assembled.program.to_bytes().map_err(|error| error.to_string())?;
     let loaded = dtlc_runtime::program::Program::from_bytes(&bytes).map_err(|error| error.to_string())?;
     let options =

@@ -1,10 +1,10 @@
 //! Large products in chunks: the logits of a large vocabulary are never whole, and training computes the same.
 
 use dtlc::pipeline::{Mode, Stage, compile_within};
+use dtlc_ir::memory::MemoryPlan;
 use dtlc_ir::{Op, Program, Region};
 use dtlc_lang::{Loaded, Options, PlanChoice};
 use dtlc_passes::ChunkBudget;
-use dtlc_passes::memory::MemoryPlan;
 use dtlc_tests::random::judge::{Verdict, judge};
 
 /// Chunks of one row.
@@ -48,7 +48,8 @@ fn compiled(
     let compilation = compile_within(&typed, Mode::Train, Stage::Scheduled, budget)
         .unwrap_or_else(|trouble| panic!("{trouble:#?}"));
     let scheduled = compilation.scheduled.expect("the last stage was asked for");
-    (scheduled.chunked.len(), scheduled.planned, scheduled.program, scheduled.memory)
+    let memory = scheduled.program.memory.clone().expect("a schedule has a memory plan");
+    (scheduled.chunked.len(), scheduled.planned, scheduled.program, memory)
 }
 
 /// How many products of the head a step makes, by the loops that they are in.

@@ -101,7 +101,7 @@ Examples:
 
 The stages in their order: ast, model, logical (forward), joint (with backward and optimizer), sharded (with
 placements and reshards), scheduled (with collectives, fused kernels), kernels, clif, program. From `logical` to
-`scheduled` the text is the same language, and parses back.")]
+`scheduled` the text is the same language. The text of every stage but clif parses back.")]
 pub struct Emit {
     #[command(flatten)]
     #[expect(missing_docs, reason = "see `Source`")]

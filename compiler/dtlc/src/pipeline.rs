@@ -10,7 +10,7 @@ use dtlc_ir::{Placement, Program, Type, verify};
 use dtlc_lang::model::Model;
 use dtlc_lang::plan::Plan;
 use dtlc_lang::{Compiled, SourceMap, Span};
-use dtlc_passes::memory::{MemoryPlan, plan_memory};
+use dtlc_passes::memory::plan_memory;
 use dtlc_passes::partition::{Partitioned, PlacementRequest, merge_collectives, partition, plan_reshards};
 use dtlc_passes::{ChunkBudget, Chunked, Lowered, Position, chunk, fuse, joint, lower, rematerialise};
 
@@ -66,10 +66,8 @@ pub struct Sharded {
 pub struct Scheduled {
     /// The program with its collectives, before fusion.
     pub planned: Program,
-    /// The fused program.
+    /// The fused program with its memory plan.
     pub program: Program,
-    /// Where everything lies.
-    pub memory: MemoryPlan,
     /// The products that are computed in chunks.
     pub chunked: Vec<Chunked>,
 }
@@ -143,7 +141,7 @@ fn stages(
     let scheduled = schedule(sharded.program, plan, budget)?;
     if last == Stage::Program {
         let features = TargetFeatures::host().map_err(Trouble::Machine)?;
-        compilation.assembled = Some(assemble(&scheduled.program, &scheduled.memory, features)?);
+        compilation.assembled = Some(assemble(&scheduled.program, features)?);
     }
     compilation.scheduled = Some(scheduled);
     Ok(compilation)
@@ -183,8 +181,8 @@ fn schedule(mut program: Program, plan: Option<&Plan>, budget: &ChunkBudget) -> 
     let planned = program.clone();
     fuse(&mut program);
     verify::scheduled(&program)?;
-    let memory = plan_memory(&program);
-    Ok(Scheduled { planned, program, memory, chunked })
+    program.memory = Some(plan_memory(&program));
+    Ok(Scheduled { planned, program, chunked })
 }
 
 fn position(sources: &SourceMap, span: Span) -> Position {

@@ -10,6 +10,7 @@ mod dim;
 mod fault;
 mod infer;
 pub mod interpret;
+pub mod memory;
 mod op;
 mod program;
 mod random;

@@ -1,6 +1,7 @@
 //! Programs: values, instructions, regions, and the state that a step carries to the next.
 
 use crate::dim::{Dim, DimInfo, Mesh};
+use crate::memory::MemoryPlan;
 use crate::op::{Op, Scan};
 use crate::types::{DType, Type};
 use cranelift_entity::{PrimaryMap, entity_impl};
@@ -258,6 +259,8 @@ pub struct Program {
     pub inputs: Vec<Input>,
     /// What a step returns.
     pub outputs: Vec<Output>,
+    /// Where every value is stored; none before the end of stage `scheduled`.
+    pub memory: Option<MemoryPlan>,
 }
 
 impl Program {
@@ -280,6 +283,7 @@ impl Program {
             states: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            memory: None,
         }
     }
 

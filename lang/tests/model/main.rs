@@ -7,3 +7,4 @@ mod limits;
 mod mutate;
 mod options;
 mod support;
+mod text;

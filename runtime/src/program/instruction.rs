@@ -186,6 +186,7 @@ pub enum Operation {
         /// Element type.
         dtype: DType,
         /// The value, rounded to the element type.
+        #[serde(with = "super::text::real")]
         value: f64,
     },
     /// Exchanges data with other ranks.

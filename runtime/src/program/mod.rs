@@ -1,6 +1,6 @@
 //! The compiled program: everything a rank needs to run a model, as plain data.
 //!
-//! Made by the compiler's assembler (stage `program`), written to bytes by [`artifact`], checked by
+//! Made by the compiler's assembler (stage `program`), written to bytes by [`artifact`] and as [`text`], checked by
 //! `validate`, and run by `crate::session`. It knows buffers, kernels and ranks, and nothing of
 //! the language or of the IR. One program serves all ranks: what depends on the rank is an
 //! [`Affine`] number over its mesh coordinates.
@@ -8,6 +8,7 @@
 pub mod artifact;
 pub mod instruction;
 pub mod layout;
+pub mod text;
 mod validate;
 
 use serde::{Deserialize, Serialize};
@@ -115,6 +116,7 @@ pub struct Program {
     /// The generated kernels, as ranges of [`Program::code`].
     pub kernels: Vec<KernelEntry>,
     /// Position-independent machine code with its constants; no relocation leaves it.
+    #[serde(with = "text::machine_code")]
     pub code: Vec<u8>,
     /// Source positions that instructions refer to.
     pub locations: Vec<Location>,

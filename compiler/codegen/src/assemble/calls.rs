@@ -1,12 +1,12 @@
 //! Instructions that call a hand-written kernel: products, attention, embedding.
 
 use super::{Assembler, Result};
+use dtlc_ir::memory::Write;
 use dtlc_ir::{Attention, DType, Dim, Inst, Value};
 use dtlc_kernels::signature::{
     Accumulation, AttentionBackwardSpec, AttentionSpec, Causality, ContractionDim, HeadStrides, InvalidSpec,
     MatmulSpec, ScatterAddSpec, TakeSpec,
 };
-use dtlc_passes::memory::Write;
 use dtlc_runtime::program as target;
 
 /// The dims of an attention by their part in it, with those that nest taken as one.

@@ -3,8 +3,8 @@
 use super::place::{axis_id, dtype};
 use super::{Assembled, Assembler, Result};
 use crate::kir::{Access, AxisKind, ElementType, Index, KernelBuilder, ScalarType};
+use dtlc_ir::memory::Space;
 use dtlc_ir::{DType, Initializer, Program, State, StateKind, Type, Value};
-use dtlc_passes::memory::Space;
 use dtlc_runtime::program as target;
 
 /// The input that counts steps, from 1. Nobody gives it: the program stores it itself.

@@ -13,8 +13,8 @@ mod place;
 use crate::cranelift::{CompileError, TargetFeatures, compile};
 use crate::kir::Kernel;
 use crate::lower::{Integer, LowerError, Unknown, lower_kernel};
+use dtlc_ir::memory::{MemoryPlan, Write};
 use dtlc_ir::{Dim, Inst, Op, Phase, Program, Region, Scan, Value};
-use dtlc_passes::memory::{MemoryPlan, Write};
 use dtlc_runtime::program as target;
 use std::fmt;
 
@@ -86,8 +86,13 @@ const ELEMENTS_OF_A_PART: u64 = 8192;
 /// Assembles a scheduled program for a CPU with `features`.
 ///
 /// # Errors
-/// What an earlier pass should not have made: a bug.
-pub fn assemble(program: &Program, memory: &MemoryPlan, features: TargetFeatures) -> Result<Assembled> {
+/// What an earlier pass should not have made, a program without a memory plan too: a bug.
+pub fn assemble(program: &Program, features: TargetFeatures) -> Result<Assembled> {
+    let missing = || AssembleError::Instruction {
+        instruction: program.name.clone(),
+        message: "it has no memory plan".into(),
+    };
+    let memory = program.memory.as_ref().ok_or_else(missing)?;
     let mut assembler = Assembler {
         program,
         memory,

@@ -2,9 +2,9 @@
 
 use super::{AssembleError, Assembler, Result};
 use crate::lower::shard_start;
+use dtlc_ir::memory::Space;
 use dtlc_ir::{Axis, DType, Dim, Inst, Value};
 use dtlc_kernels::signature::Element;
-use dtlc_passes::memory::Space;
 use dtlc_runtime::program as target;
 
 /// The axis in the runtime's mesh, which has the same order.

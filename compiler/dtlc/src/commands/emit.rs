@@ -8,8 +8,8 @@ use crate::pipeline::{Compilation, Mode, Stage, compile};
 use dtlc_codegen::assemble::Assembled;
 use dtlc_ir::text;
 use dtlc_lang::{Options, SourceMap};
+use dtlc_runtime::program::text::Detail;
 use serde_json::json;
-use std::fmt::Write;
 
 /// Prints a stage.
 ///
@@ -23,16 +23,6 @@ pub fn run(arguments: &Emit, output: &Output) -> Result<(), Failure> {
         return output.json(&json!({ "stage": name(*stage), "text": text }));
     }
     output.text(&text)
-}
-
-/// How much of a program's text is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Detail {
-    /// All of it, so that it can be read back.
-    Full,
-    /// Mesh, dimensions and instructions, without the places in the source that they come from; of the optimizer's
-    /// arithmetic only each state's new value.
-    Step,
 }
 
 /// The text of a stage.
@@ -64,7 +54,10 @@ pub fn stage_text(
         return Err(Failure::Usage(format!("there is no rank {rank}: the plan has {ranks}, counted from 0")));
     }
     if stage == EmitStage::Model {
-        return Ok(compiled.model.to_string());
+        return Ok(match detail {
+            Detail::Full => dtlc_lang::text::print(&compiled.model),
+            Detail::Step => compiled.model.to_string(),
+        });
     }
     let mode = Mode::of_plan(compiled.plan.as_ref());
     let compilation =
@@ -72,7 +65,9 @@ pub fn stage_text(
     let text = match stage {
         EmitStage::Kernels => assembled(&compilation).map(kernels),
         EmitStage::Clif => assembled(&compilation).map(clif),
-        EmitStage::Program => assembled(&compilation).map(|assembled| program(assembled, rank)),
+        EmitStage::Program => {
+            assembled(&compilation).map(|assembled| program(assembled, rank, detail)).transpose()?
+        }
         EmitStage::Logical | EmitStage::Joint | EmitStage::Sharded | EmitStage::Scheduled => ir(&compilation)
             .map(match detail {
                 Detail::Full => text::print,
@@ -132,30 +127,11 @@ fn clif(assembled: &Assembled) -> String {
     texts.map(|listing| format!("; {}\n{}\n", listing.kernel.name, listing.clif.trim_end())).collect()
 }
 
-/// The runtime's program: its tables and instructions, the machine code left out.
-fn program(assembled: &Assembled, rank: Option<u64>) -> String {
+/// The runtime's program, and where in the mesh a rank stands.
+fn program(assembled: &Assembled, rank: Option<u64>, detail: Detail) -> Result<String, Failure> {
     let program = &assembled.program;
-    let mut text = String::new();
-    let axes: Vec<String> =
-        program.mesh.axes.iter().map(|axis| format!("{}: {}", axis.name, axis.size)).collect();
-    // Writing to a string does not fail.
-    let _ = writeln!(text, "program {:?} mesh {{ {} }}", program.name, axes.join(", "));
-    if let Some(rank) = rank {
-        let _ = writeln!(text, "rank {rank} at {:?}", program.mesh.coordinates(rank));
-    }
-    let _ = writeln!(
-        text,
-        "arena {} state {} input {} scratch {} code {}",
-        program.arena_bytes,
-        program.state_bytes,
-        program.input_bytes,
-        program.thread_scratch_bytes,
-        program.code.len()
-    );
-    let _ = writeln!(text, "{:#?}", program.state);
-    let _ = writeln!(text, "{:#?}", program.inputs);
-    let _ = writeln!(text, "{:#?}", program.outputs);
-    let _ = writeln!(text, "{:#?}", program.kernels);
-    let _ = writeln!(text, "{:#?}", program.instructions);
-    text
+    let text = program.to_text(detail)?;
+    let Some(rank) = rank else { return Ok(text) };
+    let stands = json!({ "number": rank, "coordinates": program.mesh.coordinates(rank) });
+    Ok(text.replacen('{', &format!("{{\n  \"rank\": {stands},"), 1))
 }

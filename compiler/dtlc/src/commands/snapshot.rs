@@ -1,14 +1,16 @@
 //! `dtlc snapshot`: a stage's text against the file beside the source.
 //!
-//! A snapshot of the IR holds the instructions and their types, and no source positions: a line that moves is no change.
+//! A snapshot holds what a step computes. Source positions stand in it in the reasons for what moves only: elsewhere a
+//! line that moves is no change.
 
 use crate::cli::Snapshot;
-use crate::commands::emit::{Detail, name, stage_text};
+use crate::commands::emit::{name, stage_text};
 use crate::failure::Failure;
 use crate::files::{self, FileLoader};
 use crate::load::SourceText;
 use crate::output::Output;
 use dtlc_lang::{Options, PlanChoice, check_all};
+use dtlc_runtime::program::text::Detail;
 use serde_json::json;
 use similar::TextDiff;
 use std::path::{Path, PathBuf};

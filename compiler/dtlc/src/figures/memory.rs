@@ -3,8 +3,8 @@
 use super::{place, scheduled};
 use crate::failure::Failure;
 use crate::pipeline::Compilation;
-use dtlc_ir::{Origin, Program, Role, StateKind, Value};
-use dtlc_passes::memory::MemoryPlan;
+use dtlc_ir::memory::MemoryPlan;
+use dtlc_ir::{Program, Role, StateKind, Value};
 use indexmap::IndexMap;
 use serde::Serialize;
 
@@ -45,7 +45,9 @@ impl Memory {
     /// A compilation that did not go to its end: a bug.
     pub fn new(compilation: &Compilation) -> Result<Self, Failure> {
         let scheduled = scheduled(compilation)?;
-        let (program, plan) = (&scheduled.program, &scheduled.memory);
+        let program = &scheduled.program;
+        let missing = || Failure::Bug("a schedule without a memory plan".to_owned());
+        let plan = program.memory.as_ref().ok_or_else(missing)?;
         let peak = peak_bytes(compilation, plan);
         let stored = |wanted: fn(&StateKind) -> bool| -> u64 {
             let states = program.states.iter().filter(|state| wanted(&state.kind));
@@ -56,9 +58,9 @@ impl Memory {
         let grads = compilation.sharded.as_ref().map_or(0, |sharded| {
             sharded.gradient_stores.iter().map(|ty| ty.local_bytes(&sharded.program)).sum()
         });
-        let active = plan.report.peak.iter();
-        let active = active.filter(|item| program.values[item.value].role == Role::Activation);
-        let activations = active.map(|item| item.bytes).sum::<u64>() + plan.input_bytes;
+        let active = plan.peak.iter().filter(|&&value| program.values[value].role == Role::Activation);
+        let bytes = active.filter_map(|&value| plan.place(value)).map(|place| place.bytes).sum::<u64>();
+        let activations = bytes + plan.input_bytes;
         // Stored gradients may share memory with activations that are gone before the last of them is there.
         let rest = peak.saturating_sub(params + grads + optimizer);
         let activations = activations.min(rest);
@@ -78,8 +80,9 @@ fn peak_bytes(compilation: &Compilation, plan: &MemoryPlan) -> u64 {
 
 fn by_line(program: &Program, plan: &MemoryPlan) -> Vec<LineBytes> {
     let mut lines: IndexMap<String, LineBytes> = IndexMap::new();
-    let mut add = |value: Value, origin: Origin, bytes: u64| {
-        let span = place(&program.origins[origin]);
+    let mut add = |value: Value| {
+        let span = place(&program.origins[program.values[value].origin]);
+        let bytes = program.ty(value).local_bytes(program);
         let fresh = || LineBytes { span: span.clone(), bytes: 0, values: Vec::new() };
         let line = lines.entry(span.clone()).or_insert_with(fresh);
         line.bytes += bytes;
@@ -89,12 +92,8 @@ fn by_line(program: &Program, plan: &MemoryPlan) -> Vec<LineBytes> {
         }
     };
     let states = program.states.iter().map(|state| state.value);
-    for value in states.chain(program.inputs.iter().map(|input| input.value)) {
-        add(value, program.values[value].origin, program.ty(value).local_bytes(program));
-    }
-    for item in &plan.report.peak {
-        add(item.value, item.origin, item.bytes);
-    }
+    let inputs = program.inputs.iter().map(|input| input.value);
+    states.chain(inputs).chain(plan.peak.iter().copied()).for_each(&mut add);
     let mut lines: Vec<LineBytes> = lines.into_values().collect();
     // Stable: equal sizes stay in the program's order.
     lines.sort_by_key(|line| std::cmp::Reverse(line.bytes));

@@ -1,6 +1,8 @@
 //! What the command shows of a compilation: stages, figures, snapshots, canonical form.
 
 use crate::support::Dtlc;
+use dtlc_runtime::program::Program;
+use dtlc_runtime::program::text::Detail;
 
 #[test]
 fn every_stage_prints() {
@@ -14,17 +16,43 @@ fn every_stage_prints() {
         ("scheduled", "all_reduce"),
         ("kernels", "kernel "),
         ("clif", "function "),
-        ("program", "arena "),
+        ("program", "\"arena_bytes\": "),
     ] {
         let text = dtlc.expect(0, &["emit", "tiny.dtl", "-p", "tp2", "--stage", stage]).stdout;
         assert!(text.contains(holds), "{stage}:\n{text}");
-        if ["logical", "joint", "sharded", "scheduled"].contains(&stage) {
-            let parsed = dtlc_ir::text::parse(&text).unwrap_or_else(|error| panic!("{stage}: {error:?}"));
-            assert_eq!(dtlc_ir::text::print(&parsed), text, "{stage} prints otherwise once it is read");
-        }
+        let again = match stage {
+            "model" => dtlc_lang::text::parse(&text).map(|model| dtlc_lang::text::print(&model)).ok(),
+            "logical" | "joint" | "sharded" | "scheduled" => {
+                dtlc_ir::text::parse(&text).map(|program| dtlc_ir::text::print(&program)).ok()
+            }
+            "program" => Program::from_text(&text).and_then(|program| program.to_text(Detail::Full)).ok(),
+            _ => continue,
+        };
+        assert_eq!(again.as_ref(), Some(&text), "{stage} can't be read, or prints otherwise once it is");
     }
     let program = dtlc.expect(0, &["emit", "tiny.dtl", "-p", "tp2", "--stage", "program", "--rank", "3"]);
-    assert!(program.stdout.contains("rank 3 at [1, 1]"), "{}", program.stdout);
+    let program: serde_json::Value = serde_json::from_str(&program.stdout).expect("JSON");
+    assert_eq!(program["rank"]["coordinates"], serde_json::json!([1, 1]));
+}
+
+/// A line that moves changes no snapshot but those that have reasons, and a size that changes changes all.
+#[test]
+fn every_stage_can_be_kept() {
+    let dtlc = Dtlc::new();
+    let text = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    for stage in ["ast", "model", "logical", "joint", "sharded", "scheduled", "kernels", "clif", "program"] {
+        dtlc.write("tiny.dtl", &text);
+        dtlc.expect(0, &["snapshot", "tiny.dtl", "--stage", stage, "--accept"]);
+        if !["ast", "sharded", "scheduled"].contains(&stage) {
+            dtlc.write("tiny.dtl", format!("// A line more.\n{text}"));
+        }
+        assert_eq!(dtlc.expect(0, &["snapshot", "tiny.dtl", "--stage", stage]).stdout, "", "{stage}");
+        dtlc.write("tiny.dtl", text.replace("F = 32", "F = 64"));
+        assert!(
+            dtlc.expect(1, &["snapshot", "tiny.dtl", "--stage", stage]).stdout.contains("+++"),
+            "{stage}"
+        );
+    }
 }
 
 #[test]

@@ -43,6 +43,15 @@ pub fn canonical(program: &Program) -> Program {
         }
         None => false,
     });
+    if let (Some(from), Some(to)) = (&program.memory, &mut result.memory) {
+        to.places.clear();
+        for &value in &order {
+            let mut number = value;
+            keep(&mut number);
+            to.places[number] = from.places[value].clone();
+        }
+        to.peak.iter_mut().for_each(keep);
+    }
     result
 }
 

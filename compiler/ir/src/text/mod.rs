@@ -7,6 +7,7 @@
 mod canonical;
 mod names;
 mod parse;
+mod parse_memory;
 mod parse_op;
 mod print;
 mod print_op;

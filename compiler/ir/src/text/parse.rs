@@ -3,7 +3,7 @@
 //! Parsing checks names, not meaning: a program that parses may still be refused by the verifier.
 
 use super::canonical::Origins;
-use super::parse_op;
+use super::{parse_memory, parse_op};
 use crate::dim::{Axis, AxisInfo, Dim, DimInfo};
 use crate::op::Op;
 use crate::program::{
@@ -54,7 +54,7 @@ pub fn parse(text: &str) -> Result<Program> {
     };
     let mut tables = Tables::default();
     let mut states = None;
-    let (mut inputs, mut outputs, mut bindings, mut main) = (None, None, None, None);
+    let (mut inputs, mut outputs, mut bindings, mut memory, mut main) = (None, None, None, None, None);
     for part in pair.into_inner() {
         match part.as_rule() {
             Rule::name => tables.program = Program::new(name_text(&part)),
@@ -65,6 +65,7 @@ pub fn parse(text: &str) -> Result<Program> {
             Rule::inputs => inputs = Some(part),
             Rule::outputs => outputs = Some(part),
             Rule::bindings => bindings = Some(part),
+            Rule::memory => memory = Some(part),
             Rule::main => main = Some(part),
             _ => {}
         }
@@ -86,6 +87,7 @@ pub fn parse(text: &str) -> Result<Program> {
         tables.program.outputs.push(Output { name, value });
     }
     bindings.map_or(Ok(()), |pair| tables.bindings(pair))?;
+    tables.program.memory = memory.map(|pair| parse_memory::plan(&tables, pair)).transpose()?;
     tables.program.origins = tables.origins.map(|origins| origins.table).unwrap_or(tables.program.origins);
     Ok(tables.program)
 }
@@ -375,11 +377,11 @@ impl Tables {
         Ok(inst)
     }
 
-    fn values(&self, args: Pair<'_>) -> Result<Vec<Value>> {
+    pub(super) fn values(&self, args: Pair<'_>) -> Result<Vec<Value>> {
         args.into_inner().map(|value| self.value(&value)).collect()
     }
 
-    fn value(&self, pair: &Pair<'_>) -> Result<Value> {
+    pub(super) fn value(&self, pair: &Pair<'_>) -> Result<Value> {
         self.values.get(&label(pair)).copied().map_or_else(|| fail(pair, "nothing defines this value"), Ok)
     }
 

@@ -1,8 +1,9 @@
 //! Prints a program, or parts of one, as text.
 
-use super::names::{Names, quote, word};
+use super::names::{Names, definitions, quote, word};
 use super::print_op::op_text;
 use crate::dim::Axis;
+use crate::memory::{MemoryPlan, Place, Space, Write};
 use crate::op::Op;
 use crate::program::{
     Initializer, Inst, Origin, ParameterKind, Phase, Program, Region, Role, Scope, StateKind, Value,
@@ -184,6 +185,29 @@ impl<'a> Printer<'a> {
             format!("{}{within} = {};", word(&binding.name), self.value(binding.value))
         });
         self.block("bindings", bindings.collect());
+        self.block("memory", program.memory.as_ref().map_or_else(Vec::new, |plan| self.memory(plan)));
+    }
+
+    /// The sizes of the spaces, what is alive at the peak, and the place of each value in the order of the text.
+    fn memory(&self, plan: &MemoryPlan) -> Vec<String> {
+        let sizes = Space::ALL.map(|space| format!("{} bytes {};", space.name(), plan.bytes_of(space)));
+        let mut lines = Vec::from(sizes);
+        lines.push(format!("{};", format!("peak {}", self.values(&plan.peak)).trim_end()));
+        let mut values = Vec::new();
+        definitions(&self.program.main, &mut values);
+        let places = values.into_iter().filter_map(|value| Some((value, plan.place(value)?)));
+        lines.extend(places.map(|(value, place)| {
+            let Place { space, offset, bytes, strides, write } = place;
+            let mut text = format!("{} = {} at {offset} bytes {bytes}", self.value(value), space.name());
+            for (depth, stride) in strides {
+                text.push_str(&format!(", {stride} a turn of loop {depth}"));
+            }
+            match write {
+                Write::Replace => text + ";",
+                Write::Accumulate => text + ", accumulate;",
+            }
+        }));
+        lines
     }
 
     fn scope_entry(&self, scope: Scope) -> String {

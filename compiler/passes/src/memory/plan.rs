@@ -3,11 +3,10 @@
 use super::in_place::may_overwrite;
 use super::liveness::Liveness;
 use super::pack::{Item, aligned, pack};
-use super::report::{MemoryReport, PeakItem};
-use super::{MemoryPlan, Place, Space, Write};
 use crate::fuse::is_alias;
 use crate::uses::captures;
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
+use dtlc_ir::memory::{MemoryPlan, Place, Space, Write};
 use dtlc_ir::{Inst, Op, Program, Region, Scan, ScanOutput, Value};
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
@@ -397,7 +396,7 @@ impl<'a> Planner<'a> {
             arena_bytes: self.blocks[main].bytes,
             input_bytes,
             places,
-            report: self.report(main),
+            peak: self.peak(main),
         }
     }
 
@@ -417,17 +416,11 @@ impl<'a> Planner<'a> {
     }
 
     /// What is alive at the position where most is.
-    fn report(&self, main: Block) -> MemoryReport {
-        let (_, alive) = self.fullest(main);
-        let mut peak: Vec<PeakItem> = alive
-            .iter()
-            .map(|&id| {
-                let Storage { value, bytes, .. } = self.storages[id];
-                PeakItem { value, origin: self.program.values[value].origin, bytes }
-            })
-            .collect();
-        peak.sort_by_key(|item| (std::cmp::Reverse(item.bytes), item.value));
-        MemoryReport { peak }
+    fn peak(&self, main: Block) -> Vec<Value> {
+        let (_, mut alive) = self.fullest(main);
+        let key = |id: &StorageId| (std::cmp::Reverse(self.storages[*id].bytes), self.storages[*id].value);
+        alive.sort_by_key(key);
+        alive.iter().map(|&id| self.storages[id].value).collect()
     }
 
     fn fullest(&self, block: Block) -> (u64, Vec<StorageId>) {
