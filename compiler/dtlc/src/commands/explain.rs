@@ -7,7 +7,7 @@ use crate::load::{SourceText, options};
 use crate::output::Output;
 use crate::pipeline::{Compilation, Mode, Stage, compile};
 use dtlc_lang::suggest::did_you_mean;
-use dtlc_lang::{Code, Compiled};
+use dtlc_lang::{Code, Compiled, SourceMap};
 use serde_json::json;
 use std::fmt::Write;
 
@@ -37,7 +37,15 @@ pub fn run(arguments: &Explain, output: &Output) -> Result<(), Failure> {
         return output.json(&figures);
     }
     let model = annotated(&compiled, &compilation, &figures)?;
-    output.text(&format!("{model}\n{}", report(&compiled, &compilation, &figures)))
+    output.text(&canonical(&format!("{model}\n{}", report(&compiled, &compilation, &figures)))?)
+}
+
+/// The annotated file as `fmt` writes it: what was added makes lines longer, and has the indent of the line above.
+fn canonical(text: &str) -> Result<String, Failure> {
+    let mut sources = SourceMap::new();
+    let file = sources.add("explained.dtl", text);
+    dtlc_lang::format(sources.file(file))
+        .map_err(|_| Failure::Bug("what `explain` would print is no legal input".to_owned()))
 }
 
 /// `E` and four digits.

@@ -4,6 +4,7 @@ use super::{place, scheduled};
 use crate::failure::Failure;
 use crate::pipeline::Compilation;
 use dtlc_ir::memory::MemoryPlan;
+use dtlc_ir::text::print_type;
 use dtlc_ir::{Program, Role, StateKind, Value};
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -86,7 +87,8 @@ fn by_line(program: &Program, plan: &MemoryPlan) -> Vec<LineBytes> {
         let fresh = || LineBytes { span: span.clone(), bytes: 0, values: Vec::new() };
         let line = lines.entry(span.clone()).or_insert_with(fresh);
         line.bytes += bytes;
-        let name = program.display_value(value);
+        let info = &program.values[value];
+        let name = info.name.clone().unwrap_or_else(|| print_type(program, &info.ty));
         if !line.values.contains(&name) {
             line.values.push(name);
         }

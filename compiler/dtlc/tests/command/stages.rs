@@ -113,10 +113,24 @@ fn what_explain_prints_is_legal_input() {
     assert!(!text.contains("plan one"), "{text}");
     dtlc.write("again.dtl", &text);
     dtlc.expect(0, &["check", "again.dtl"]);
+    dtlc.expect(0, &["fmt", "--check", "again.dtl"]);
     let (first, second) =
         (dtlc.json(&["explain", "tiny.dtl", "-p", "tp2"]), dtlc.json(&["explain", "again.dtl", "-p", "tp2"]));
     assert_eq!(first["memory"]["peak"], second["memory"]["peak"]);
     assert_eq!(first["flops"], second["flops"]);
+}
+
+/// Also where a comment comes before a model's first member, and where values have no names.
+#[test]
+fn what_explain_prints_is_formatted() {
+    let dtlc = Dtlc::new();
+    let example = format!("{}/../../examples/bytes.dtl", env!("CARGO_MANIFEST_DIR"));
+    let text = dtlc.expect(0, &["explain", &example, "-p", "node4"]).stdout;
+    assert!(text.contains("model Bytes {\n  // forward all_reduce over tp"), "{text}");
+    dtlc.write("again.dtl", &text);
+    dtlc.expect(0, &["fmt", "--check", "again.dtl"]);
+    let nameless = |word: &str| word.strip_prefix('v').is_some_and(|rest| rest.parse::<u32>().is_ok());
+    assert!(!text.split([' ', ',', '\n']).any(nameless), "{text}");
 }
 
 #[test]
