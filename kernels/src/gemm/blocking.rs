@@ -12,8 +12,15 @@ pub(crate) const COLUMNS: usize = 768;
 const DEPTH: usize = 512;
 /// Lanes and columns of the f32 tile that a narrower output is computed in.
 pub(crate) const TILE: usize = 768;
-/// Work is divided among threads at multiples of this many rows or columns.
-pub(crate) const GRANULE: usize = 48;
+/// Work is divided among threads at multiples of this many columns: a register tile's.
+pub(crate) const COLUMN_GRANULE: usize = 6;
+
+/// Lanes at whose multiples work is divided among threads: whole panels where each part gets several, else vectors.
+pub(crate) fn lane_granule(lanes: usize, parts: usize) -> usize {
+    const VECTOR: usize = 16;
+    const FEW_PANELS: usize = 8;
+    if lanes >= FEW_PANELS * LANE_PANEL * parts { LANE_PANEL } else { VECTOR }
+}
 
 /// Every microkernel's lanes divide this.
 const LANE_PANEL: usize = 64;

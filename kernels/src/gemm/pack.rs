@@ -172,27 +172,33 @@ unsafe fn pack_lane_major<Stored: Number>(source: *const Stored, piece: &Piece, 
     const WIDE: usize = 64;
     const NARROW: usize = 6;
     for step in 0..piece.length {
-        // SAFETY: the step's lanes are inside source and panel. Fixed sizes first, so that the copies are
-        // unrolled vectors.
+        // SAFETY: the step's lanes are inside source and panel.
         unsafe {
             let from = source.wrapping_offset(step as isize * piece.step_stride);
             let to = panel.add(step * piece.width);
             match piece.lanes {
-                WIDE => copy::<Stored>(from, to, WIDE),
-                NARROW => copy::<Stored>(from, to, NARROW),
-                lanes => copy::<Stored>(from, to, lanes),
+                WIDE => copy_array::<Stored, WIDE>(from, to),
+                NARROW => copy_array::<Stored, NARROW>(from, to),
+                lanes => {
+                    for lane in 0..lanes {
+                        *to.add(lane) = (*from.add(lane)).widen();
+                    }
+                }
             }
         }
     }
 }
 
+/// Copies as many numbers as fit registers: all are read before one is written, so that vectors do it.
+///
 /// # Safety
-/// `count` numbers must be readable and writable.
+/// `N` numbers must be readable and writable.
 #[inline(always)]
-unsafe fn copy<Stored: Number>(from: *const Stored, to: *mut f32, count: usize) {
-    for lane in 0..count {
-        // SAFETY: `lane < count`.
-        unsafe { *to.add(lane) = (*from.add(lane)).widen() };
+unsafe fn copy_array<Stored: Number, const N: usize>(from: *const Stored, to: *mut f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let numbers = from.cast::<[Stored; N]>().read_unaligned();
+        to.cast::<[f32; N]>().write_unaligned(numbers.map(Number::widen));
     }
 }
 

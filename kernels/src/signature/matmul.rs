@@ -205,10 +205,18 @@ impl MatmulSpec {
         let batch = Part { index: part.index / (grid.rows * grid.columns), count: grid.batch };
         let rows = Part { index: part.index / grid.columns % grid.rows, count: grid.rows };
         let columns = Part { index: part.index % grid.columns, count: grid.columns };
+        let (row_granule, column_granule) = match self.orientation() {
+            Orientation::LanesAlongRows => {
+                (blocking::lane_granule(self.m, grid.rows), blocking::COLUMN_GRANULE)
+            }
+            Orientation::LanesAlongColumns => {
+                (blocking::COLUMN_GRANULE, blocking::lane_granule(self.n, grid.columns))
+            }
+        };
         Share {
             batch: batch.range(self.batch_extent(), 1),
-            rows: rows.range(self.m, blocking::GRANULE),
-            columns: columns.range(self.n, blocking::GRANULE),
+            rows: rows.range(self.m, row_granule),
+            columns: columns.range(self.n, column_granule),
         }
     }
 
