@@ -1,6 +1,7 @@
 //! The threads of one rank: a leader, which runs the program, and helpers that share its loops.
 
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -18,7 +19,8 @@ pub struct Team {
     spin: u32,
     /// The job in progress; written by the leader while helpers wait, read by them while it waits.
     job: UnsafeCell<Option<ErasedJob>>,
-    next_part: AtomicUsize,
+    /// For each thread, the next of the parts that are its first.
+    claims: Box<[Claim]>,
     /// Counts jobs; helpers wait on it.
     started: Signal,
     /// Counts helpers' finished jobs; the leader waits on it.
@@ -33,6 +35,11 @@ unsafe impl Sync for Team {}
 // SAFETY: the pointer in `job` is only set during `run`, whose caller keeps its target alive.
 unsafe impl Send for Team {}
 
+/// A counter alone on its cache lines.
+#[derive(Default)]
+#[repr(align(128))]
+struct Claim(AtomicUsize);
+
 /// A part of a job panicked.
 #[derive(Debug)]
 pub struct Panicked;
@@ -45,7 +52,7 @@ impl Team {
             threads,
             spin,
             job: UnsafeCell::new(None),
-            next_part: AtomicUsize::new(0),
+            claims: (0..threads).map(|_| Claim::default()).collect(),
             started: Signal::default(),
             finished: Signal::default(),
             panicked: AtomicBool::new(false),
@@ -73,7 +80,9 @@ impl Team {
         // SAFETY: helpers are waiting, so nobody reads the cell. The job's lifetime is erased; this
         // function does not return before all helpers have finished with it.
         unsafe { *self.job.get() = Some((std::mem::transmute::<Job<'_>, Job<'static>>(job), parts)) };
-        self.next_part.store(0, Ordering::Relaxed);
+        for (thread, claim) in self.claims.iter().enumerate() {
+            claim.0.store(self.share(parts, thread).start, Ordering::Relaxed);
+        }
         self.started.increment();
         self.take_parts(0);
         let helpers = self.threads as u32 - 1;
@@ -103,18 +112,28 @@ impl Team {
         self.started.increment();
     }
 
+    /// The parts that a thread takes first: neighbours, and the same ones in each job, so that it finds in its own cache
+    /// what it wrote in the job before.
+    fn share(&self, parts: usize, thread: usize) -> Range<usize> {
+        parts * thread / self.threads..parts * (thread + 1) / self.threads
+    }
+
+    /// Runs the thread's own parts, then what others have not come to.
     fn take_parts(&self, thread: usize) {
         // SAFETY: between `started` and `finished` the leader leaves the cell alone.
         let Some((job, parts)) = (unsafe { *self.job.get() }) else { return };
         // SAFETY: `run` keeps the job alive until all threads have returned from here.
         let job = unsafe { &*job };
         let work = || {
-            loop {
-                let part = self.next_part.fetch_add(1, Ordering::Relaxed);
-                if part >= parts {
-                    break;
+            for owner in (thread..self.threads).chain(0..thread) {
+                let end = self.share(parts, owner).end;
+                loop {
+                    let part = self.claims[owner].0.fetch_add(1, Ordering::Relaxed);
+                    if part >= end {
+                        break;
+                    }
+                    job(part, thread);
                 }
-                job(part, thread);
             }
         };
         if catch_unwind(AssertUnwindSafe(work)).is_err() {

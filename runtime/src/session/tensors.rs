@@ -17,6 +17,18 @@ impl Session {
     /// # Errors
     /// An initialiser that does not fit its tensor's type, a bug of the compiler.
     pub fn initialise(&mut self, seed: u64) -> Result<()> {
+        self.initialise_where(seed, |_| true)
+    }
+
+    /// Sets the state that starts constant. What starts at random stays as it is: a file is about to give it.
+    ///
+    /// # Errors
+    /// As [`Session::initialise`].
+    pub fn initialise_constants(&mut self) -> Result<()> {
+        self.initialise_where(0, |initial| matches!(initial, Initial::Constant(_)))
+    }
+
+    fn initialise_where(&mut self, seed: u64, wanted: impl Fn(Initial) -> bool) -> Result<()> {
         let program = Arc::clone(&self.program);
         for tensor in &program.state {
             let (source, initial) = match tensor.initial {
@@ -33,8 +45,9 @@ impl Session {
             {
                 return Err(RuntimeError::Bug(format!("`{}` can't start as random integers", tensor.path)));
             }
-            let stream = Stream::new(seed, &source.path);
-            self.fill_state(tensor, stream, initial);
+            if wanted(initial) {
+                self.fill_state(tensor, Stream::new(seed, &source.path), initial);
+            }
         }
         Ok(())
     }
@@ -139,38 +152,52 @@ impl Session {
         HostTensor { dtype: layout.dtype, shape: layout.global_shape(), bytes: whole }
     }
 
-    /// Computes each rank's shard of a tensor's initial value, ranks side by side.
+    /// Computes each rank's shard of a tensor's initial value, ranks and their threads side by side.
     fn fill_state(&mut self, tensor: &StateTensor, stream: Stream, initial: Initial) {
         let mesh = &self.program.mesh;
-        let bytes = tensor.layout.local_bytes(mesh) as usize;
+        let (bytes, width) = (tensor.layout.local_bytes(mesh) as usize, tensor.layout.dtype.bytes() as usize);
+        let share = (bytes / width).div_ceil(self.threads_for_each_rank).max(1);
         std::thread::scope(|scope| {
             for (rank, memory) in self.memories.iter_mut().enumerate() {
-                scope.spawn(move || {
-                    // SAFETY: no step is running, since this borrows the session mutably.
-                    let space = unsafe { memory.state.contents_mut() };
-                    let shard = &mut space[tensor.offset as usize..][..bytes];
-                    fill_shard(&tensor.layout, mesh, &mesh.coordinates(rank as u64), shard, |index| {
-                        stream.value(initial, index).unwrap_or(0.0)
+                // SAFETY: no step is running, since this borrows the session mutably.
+                let space = unsafe { memory.state.contents_mut() };
+                let shard = &mut space[tensor.offset as usize..][..bytes];
+                let coordinates = mesh.coordinates(rank as u64);
+                for (index, part) in shard.chunks_mut(share * width).enumerate() {
+                    let coordinates = coordinates.clone();
+                    scope.spawn(move || {
+                        fill_part(&tensor.layout, mesh, &coordinates, index * share, part, |index| {
+                            stream.value(initial, index).unwrap_or(0.0)
+                        });
                     });
-                });
+                }
             }
         });
     }
 }
 
-fn fill_shard(
+/// Fills the part of a shard that starts at its element `first`.
+fn fill_part(
     layout: &Layout,
     mesh: &Mesh,
     coordinates: &[u64],
-    shard: &mut [u8],
+    first: usize,
+    part: &mut [u8],
     value: impl Fn(u64) -> f32,
 ) {
-    shard.fill(0);
+    part.fill(0);
     let width = layout.dtype.bytes() as usize;
+    let end = first + part.len() / width;
     for_each_stretch(layout, mesh, coordinates, |stretch| {
-        let elements = shard[stretch.local * width..][..stretch.length * width].chunks_exact_mut(width);
+        let from = stretch.local.max(first);
+        let to = (stretch.local + stretch.length).min(end);
+        if from >= to {
+            return;
+        }
+        let elements = part[(from - first) * width..(to - first) * width].chunks_exact_mut(width);
+        let global = stretch.global + (from - stretch.local);
         for (index, element) in elements.enumerate() {
-            let value = value((stretch.global + index) as u64);
+            let value = value((global + index) as u64);
             write_value(layout.dtype, value, element);
         }
     });

@@ -98,8 +98,10 @@ fn prepare(arguments: &Train, session: &mut Session, output: &Output) -> Result<
         start_folder(folder)?;
     }
     let seed = arguments.seed.unwrap_or(DEFAULT_SEED);
-    session.initialise(seed)?;
-    if !arguments.weights.is_empty() {
+    if arguments.weights.is_empty() {
+        session.initialise(seed)?;
+    } else {
+        session.initialise_constants()?;
         load_weights(session, &arguments.weights)?;
     }
     Ok(Progress { step: 0, seed })
