@@ -8,8 +8,12 @@ use crate::kir::{Access, AccumulatorId, AxisKind, Combination, ElementType, Inde
 use dtlc_ir::{DType, Dim, Inst, Op, Program, ReduceOp, Region, Value};
 use rustc_hash::FxHashMap;
 
-/// Elements of a tile where a kernel has one loop only.
+/// Most elements of a tile where a kernel has one loop only.
 const TILE: u64 = 1024;
+/// A short loop is cut into about this many tiles, since each of its elements may be a long sum.
+const TILES: u64 = 8;
+/// Elements of a tile are a multiple of this: a cache line of f32.
+const LINE: u64 = 16;
 
 /// A value that the kernel stores.
 struct Stored {
@@ -162,8 +166,9 @@ impl<'a> Lowering<'a> {
         inside: &mut dyn FnMut(&mut Self, &Indices) -> Result<(), LowerError>,
     ) -> Result<(), LowerError> {
         let name = self.axis_name(over);
-        let (tile, axis) = self.evaluator.builder.tiled_axis(&name, over.extent, TILE, AxisKind::Vector);
-        self.evaluator.enter(tile, over.extent.div_ceil(TILE));
+        let length = over.extent.div_ceil(TILES).next_multiple_of(LINE).min(TILE);
+        let (tile, axis) = self.evaluator.builder.tiled_axis(&name, over.extent, length, AxisKind::Vector);
+        self.evaluator.enter(tile, over.extent.div_ceil(length));
         self.hoist(&indices)?;
         self.evaluator.enter(axis, over.extent);
         inside(self, &bind(over, &indices, Index::from(axis)))?;
