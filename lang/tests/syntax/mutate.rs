@@ -150,7 +150,7 @@ plan p for M {
 /// Every run of up to two comments, each on a line of its own or not, in every gap between two tokens.
 #[test]
 fn comments_in_every_gap() {
-    const COMMENTS: [&str; 4] = [" // line\n", " /* in */ ", "\n/* own */\n", "\n"];
+    const COMMENTS: [&str; 4] = [" // line\n", " /* in */ ", "\n/* own */\n", "\n/* first */ "];
     let pairs =
         COMMENTS.iter().flat_map(|first| COMMENTS.iter().map(move |second| format!("{first}{second}")));
     let runs: Vec<String> = COMMENTS.iter().map(|only| only.to_string()).chain(pairs).collect();
