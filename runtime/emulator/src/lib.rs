@@ -3,6 +3,38 @@
 //! Owns [`CudaDriver`], the calls that the runtime makes of any device; PTX as NVRTC emits it; and [`Emulator`], a device that runs
 //! PTX on the CPU, checks every access, and says which thread did wrong on which line. Knows nothing of models, programs,
 //! ranks, or where kernels come from.
+//!
+//! # From text to lanes
+//!
+//! [`ptx`] reads a module into a syntax tree. `code` decodes that once, when the module is loaded: each operand becomes a place in a
+//! register file, each name a number. `run` executes: blocks one after another, the warps of a block in turns, 32 lanes at once with
+//! a mask. Lanes that part at a branch go on as groups, the one at the lowest place first, so that they meet again where they can.
+//! The order is fixed: a launch gives the same bits, or the same fault, each time.
+//!
+//! # What is checked, always
+//!
+//! * Each access lies in one allocation or one shared variable and is aligned; what was freed is never given out again.
+//! * What is read was written, byte by byte, in device, shared and local memory. Host copies carry that along.
+//! * Two accesses to the same bytes of shared memory, one of them a write, have something that orders them: a barrier of the block, a named
+//!   one, or within a warp `bar.warp.sync`. Two lanes of one store don't write different values to one place.
+//! * A `cp.async` takes place when it is waited for, not before; until then nothing else touches its target.
+//! * The lanes that a shuffle, vote, reduction or matrix instruction names are those that run it; a whole warp reaches a barrier; a barrier can
+//!   open; a launch ends within its budget.
+//!
+//! An opcode or a modifier that the emulator does not know is an error when the module is loaded, with its line.
+//!
+//! # What it does not show
+//!
+//! Speed; faults of the assembler behind PTX; how hardware rounds inside `mma` (here in f32, along the depth) and in `.approx` functions (here
+//! nearly exact); the memory model beyond races in shared memory: races between blocks and in device memory are not looked for, nor those between streams,
+//! and a lane that overwrites what another lane of its warp has read needs no barrier here. `mbarrier`, `cp.async.bulk` (TMA), `wgmma`, `wmma`, clusters,
+//! textures, fp8 and calls through pointers are not known.
+//!
+//! # Speed
+//!
+//! `cargo run -p dtlc-emulator --example speed` measures it. In processor time of one Zen 4 core whose caches two dozen other processes shared, with
+//! all checks: 9 million warp instructions a second for an elementwise kernel in short blocks, 14 for a norm, 8 for attention (12 without the race
+//! check), 5 for a bf16 product through `mma` (8 without the race check; 2 without AVX2).
 
 mod code;
 mod device;
