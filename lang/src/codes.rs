@@ -98,10 +98,7 @@ codes! {
     UnusableDimension "E0452" "dimension used against its factors";
     LossNotASum "E0453" "loss is not a sum over micro-batches";
     NoOptimizer "E0454" "plan without an optimizer";
-    NoGradient "E0455" "no gradient is known";
-    RuleNamesUnknownValue "E0464" "rule names an unknown value";
     RuleConflict "E0467" "rules disagree";
-    StackedDimension "E0468" "a stack's dimension can't be placed";
     NeedsLeave "E0469" "moving this would gather it";
     // E05: memory and contracts
     MemoryExceeded "E0501" "plan needs more memory than it may";

@@ -12,6 +12,9 @@ use serde::Serialize;
 use crate::codes::Code;
 use crate::diagnostic::Diagnostic;
 
+/// A file of more bytes is refused before anything reads it.
+const MOST_BYTES: usize = 64 << 20;
+
 /// Identity of one source file in a [`SourceMap`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(u32);
@@ -166,11 +169,11 @@ impl SourceMap {
     /// A diagnostic where the bytes are not UTF-8 (it names the line) or are too many; the file is in the map either
     /// way, so that the diagnostic can be rendered.
     pub fn add_bytes(&mut self, name: impl Into<String>, bytes: &[u8]) -> Result<FileId, Box<Diagnostic>> {
-        if u32::try_from(bytes.len()).is_err() {
+        if bytes.len() > MOST_BYTES {
             let id = self.add(name, "");
             let span = Span::new(id, 0, 0);
             return Err(Box::new(
-                Diagnostic::error(Code::FileTooLarge, "the file is larger than 4 GiB")
+                Diagnostic::error(Code::FileTooLarge, "the file is larger than 64 MiB")
                     .label(span, "this file"),
             ));
         }

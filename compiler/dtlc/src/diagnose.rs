@@ -110,7 +110,6 @@ fn of_pass(error: &PassError, sources: &SourceMap) -> Diagnostic {
         PassErrorKind::Dimension => Code::UnusableDimension,
         PassErrorKind::NotASum => Code::LossNotASum,
         PassErrorKind::NoOptimizer => Code::NoOptimizer,
-        PassErrorKind::NoGradient => Code::NoGradient,
         PassErrorKind::Bug => Code::Fault,
     };
     let mut diagnostic = Diagnostic::error(code, error.text.clone());
@@ -132,12 +131,11 @@ fn of_placement(error: &PlacementError, places: &[Option<OriginInfo>], sources: 
     let code = match error.kind {
         PlacementErrorKind::UnknownAxis => Code::UnknownAxis,
         PlacementErrorKind::AxisTwice => Code::AxisTwice,
-        PlacementErrorKind::NoMatch => Code::RuleMatchesNothing,
-        PlacementErrorKind::UnknownName => Code::RuleNamesUnknownValue,
+        PlacementErrorKind::NoMatch | PlacementErrorKind::UnknownName => Code::RuleMatchesNothing,
         PlacementErrorKind::NotDivisible => Code::NotDivided,
         PlacementErrorKind::DuplicateRule => Code::ConflictingRules,
         PlacementErrorKind::Conflict => Code::RuleConflict,
-        PlacementErrorKind::StackedDimension => Code::StackedDimension,
+        PlacementErrorKind::StackedDimension => Code::NotSupported,
         PlacementErrorKind::NeedsLeave => Code::NeedsLeave,
         PlacementErrorKind::Internal => Code::Fault,
     };

@@ -71,6 +71,47 @@ fn placements_are_those_that_were_accepted() {
     assert_eq!(files("examples", "snap"), known);
 }
 
+/// `dtl` blocks make `llama.dtl`; each `sh` block is run, and the `text` block behind it is what it prints.
+/// `DTLC_UPDATE=1` writes the outputs anew.
+#[test]
+fn the_tutorial_is_what_comes_out() {
+    let path = root().join("docs/tutorial.md");
+    let tutorial = read(&path);
+    let folder = tempfile::tempdir().expect("a folder");
+    let blocks = |kind: &'static str| {
+        tutorial.split("```").skip(1).step_by(2).filter_map(move |it| it.strip_prefix(kind))
+    };
+    let source = blocks("dtl\n").collect::<Vec<_>>().join("\n");
+    fs::write(folder.path().join("llama.dtl"), source).expect("the model is written");
+    good(&dtlc(folder.path(), &["fmt", "--check", "llama.dtl"]));
+    good(&dtlc(folder.path(), &["check", "llama.dtl"]));
+    let mut renewed = tutorial.clone();
+    let (commands, outputs): (Vec<_>, Vec<_>) = (blocks("sh\n").collect(), blocks("text\n").collect());
+    assert!(commands.len() == outputs.len() && commands.len() > 5, "a command for each output");
+    for (command, shown) in commands.into_iter().zip(outputs) {
+        let printed = shell(folder.path(), command);
+        assert!(!printed.is_empty(), "nothing comes out of {command}");
+        renewed = renewed.replacen(
+            &format!("```sh\n{command}```\n\n```text\n{shown}```"),
+            &format!("```sh\n{command}```\n\n```text\n{printed}```"),
+            1,
+        );
+    }
+    if std::env::var_os("DTLC_UPDATE").is_some() {
+        fs::write(&path, &renewed).expect("the tutorial is written");
+    }
+    assert_eq!(read(&path), renewed, "docs/tutorial.md is stale; DTLC_UPDATE=1 writes it");
+}
+
+/// What a line of a shell prints in which `dtlc` is the command under test, without spaces at the ends of lines.
+fn shell(folder: &Path, line: &str) -> String {
+    let binary = Path::new(env!("CARGO_BIN_EXE_dtlc")).parent().expect("a folder");
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").expect("a path"));
+    let output = Command::new("sh").args(["-c", line]).current_dir(folder).env("PATH", path).output();
+    let printed = good(&output.expect("a shell"));
+    printed.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
 fn loss(line: &str) -> f64 {
     let step: serde_json::Value = serde_json::from_str(line).expect("a line of JSON a step");
     step["loss"].as_f64().expect("a loss")

@@ -16,8 +16,6 @@ pub enum PassErrorKind {
     NotASum,
     /// The plan trains, but has no optimizer.
     NoOptimizer,
-    /// No gradient is known for something that a parameter flows through.
-    NoGradient,
     /// A fault in dtlc.
     Bug,
 }

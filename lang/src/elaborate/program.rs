@@ -232,7 +232,7 @@ impl Loading<'_> {
                 Some(target) => self.acyclic(target, span),
                 None => {
                     let known = stdlib::FILES.iter().map(|(name, _)| *name);
-                    let hint = did_you_mean(&name, known.clone()).map(|name| format!("use std::{name}::…"));
+                    let near = did_you_mean(&name, known.clone());
                     let all: Vec<&str> = known.collect();
                     let mut diagnostic = Diagnostic::error(
                         Code::UnresolvedImport,
@@ -240,8 +240,9 @@ impl Loading<'_> {
                     )
                     .label(span, "not found")
                     .note(format!("modules of `std`: {}", all.join(", ")));
-                    if let Some(hint) = hint {
-                        diagnostic = diagnostic.hint(hint);
+                    if let (Some(near), [_, first, ..], Some(last)) = (near, path, path.last()) {
+                        let module = Span::new(span.file, first.span.start, last.span.end);
+                        diagnostic = diagnostic.hint_edit(format!("std::{near}"), module, near);
                     }
                     self.diagnostics.push(diagnostic);
                     None

@@ -160,13 +160,38 @@ pub(super) fn fault(span: Span) -> Diagnostic {
         .why("the parser expects parts here that the grammar did not give it; please report this")
 }
 
+/// The type of a hyper-parameter that is given a default and no type: `(eps = 1e-5)`.
+fn type_of_default(pieces: &Pieces<'_>, equals: usize) -> Option<&'static str> {
+    let mut depth = 0i32;
+    let opening = (0..equals).rev().map(|index| pieces.token_text(index)).find(|text| {
+        depth += match *text {
+            "(" | "[" | "{" => -1,
+            ")" | "]" | "}" => 1,
+            _ => 0,
+        };
+        depth < 0
+    });
+    let in_parentheses = opening == Some("(");
+    match pieces.token_text(equals + 1) {
+        "true" | "false" => in_parentheses.then_some("bool"),
+        number if pieces.token_kind(equals + 1) == Some(TokenKind::Number) => {
+            let fraction = number.contains('.') || (number.contains('e') && !number.starts_with("0x"));
+            in_parentheses.then_some(if fraction { "f32" } else { "i32" })
+        }
+        _ => None,
+    }
+}
+
 /// Adds the hint for the usual slips.
 fn likely_slip(pieces: &Pieces<'_>, diagnostic: Diagnostic, expected: &[Rule], found: usize) -> Diagnostic {
     let span = pieces.span_of(found);
     let text = pieces.token_text(found);
     let has = |rule| expected.contains(&rule);
     match text {
-        "=" if has(Rule::colon) => diagnostic.hint_edit("write `:`", span, ":"),
+        "=" if has(Rule::colon) => match type_of_default(pieces, found) {
+            Some(ty) => diagnostic.hint_edit(format!("write `: {ty} =`"), span, format!(": {ty} =")),
+            None => diagnostic.hint_edit("write `:`", span, ":"),
+        },
         ":" if has(Rule::equals) && !has(Rule::comma) => diagnostic.hint_edit("write `=`", span, "="),
         ":" if has(Rule::close_paren) || has(Rule::comma) => {
             diagnostic.hint_edit("arguments are named with `=`: `eps = 1e-5`", span, "=")

@@ -6,5 +6,6 @@ mod examples;
 mod limits;
 mod mutate;
 mod options;
+mod reference;
 mod support;
 mod text;

@@ -27,7 +27,7 @@ pub fn refusals(
         let diagnostic = Diagnostic::error(Code::MemoryExceeded, title)
             .label(limit.span, format!("{} bytes over", peak - limit.bytes))
             .why("memory is planned before anything runs: this is what a step touches, to the byte")
-            .hint("shard more, keep less for the backward pass (`remat`), or make `micro` smaller");
+            .hint("`remat full` keeps less; or shard more, or make `micro` smaller");
         found.push(with_largest(diagnostic, figures));
     }
     let planned = &scheduled(compilation)?.planned;

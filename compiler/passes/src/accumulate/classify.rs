@@ -74,8 +74,9 @@ pub fn not_a_sum(program: &Program, value: Value) -> PassError {
     let text = format!(
         "the loss is not a sum over micro-batches: it needs {what} over all of them before each can be differentiated"
     );
-    PassError::at_value(PassErrorKind::NotASum, program, value, text)
-        .with_help("divide sums by counts that depend on the labels alone, or give each rank one micro-batch")
+    PassError::at_value(PassErrorKind::NotASum, program, value, text).with_help(
+        "`mean(…, over = …)` divides by a count that is known before; without `micro` any loss will do",
+    )
 }
 
 /// The class of a value as seen from an instruction of level `level`: by then older partial results are complete.

@@ -15,7 +15,7 @@ mod elementwise;
 mod movement;
 mod scan;
 
-use crate::error::{PassError, PassErrorKind};
+use crate::error::PassError;
 use crate::interface::seal;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use dtlc_ir::{Builder, DType, Inst, Op, Output, Phase, Program, ReduceOp, Role, StateKind, Type, Value};
@@ -70,8 +70,7 @@ impl Tape {
         }
         let (result, args) = (inst.results[0], &inst.args);
         let Some(cotangent) = self.cotangents[result] else {
-            let text = "a loss that depends on the log-sum-exp of an attention";
-            return Err(PassError::at_value(PassErrorKind::NoGradient, builder.program, result, text));
+            return Err(PassError::bug("a loss that depends on the log-sum-exp of an attention"));
         };
         match &inst.op {
             Op::Constant(_) | Op::Iota { .. } | Op::Random { .. } | Op::StopGradient => {}
@@ -88,8 +87,7 @@ impl Tape {
             | Op::Take { .. }
             | Op::ScatterAdd { .. } => movement::movement(self, builder, &inst.op, args, cotangent),
             Op::AttentionGradient(_) => {
-                let text = "an attention cannot be differentiated twice";
-                return Err(PassError::at_value(PassErrorKind::NoGradient, builder.program, result, text));
+                return Err(PassError::bug("an attention is differentiated twice"));
             }
             Op::Scan(_) | Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Fused(_) => {
                 return Err(PassError::bug("differentiation met an operation of a later stage"));

@@ -208,7 +208,10 @@ impl<'a> Assignments<'a> {
             .at_plan(rule(held_info).span, "the other")
             .at_model(program.values[value].origin, "this value")
             .because(held_chain.into_iter().chain(chain))
-            .hint("put the two rules in steps of their own: the earlier step stands where they meet")
+            .hint(format!(
+                "`step other: {}` on its own; the earlier step stands where both meet",
+                rule(wanted_info).text()
+            ))
     }
 }
 

@@ -102,11 +102,14 @@ fn intermediate(program: &mut Program, like: dtlc_ir::Value, placement: Placemen
 fn needs_leave(program: &Program, inst: &Inst, reason: &Reason) -> PlacementError {
     let info = &program.values[inst.results[0]];
     let name = info.name.clone().map_or_else(|| "a value".to_string(), |name| format!("`{name}`"));
+    // A gradient has no path that a plan could say.
+    let path = info.name.as_ref().filter(|_| info.gradient_of.is_none());
+    let at = path.map_or_else(String::new, |path| format!(" at {path}"));
     let message = format!("{name} can only move by gathering all of it on every rank");
     PlacementError::new(PlacementErrorKind::NeedsLeave, message)
         .at_model(info.origin, "needed elsewhere here")
         .because([reason.text.clone()])
-        .hint("place both uses on the same axes, or keep one of them whole")
+        .hint(format!("`allow gather{at}` in the plan, or the same axes for both"))
 }
 
 /// The cheapest sequence of moves (Dijkstra's search; there are a handful of placements in reach).

@@ -346,7 +346,7 @@ fn twice(step: &str, what: &str, first: Span, second: Span) -> Diagnostic {
         Diagnostic::error(Code::ConflictingRules, format!("step `{step}` places {what} twice"))
             .label(second, "placed again")
             .why("rules of one step have the same weight, so neither could give way")
-            .hint("put them into two steps, the more important first");
+            .hint("step other: …    // one of the two, in a step of its own");
     if first != second {
         diagnostic = diagnostic.label(first, "placed here");
     }
