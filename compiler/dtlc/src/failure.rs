@@ -69,6 +69,8 @@ impl Failure {
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
+            // The language's own faults come as diagnostics, with a place.
+            Self::Input { diagnostics, .. } if diagnostics.iter().any(|it| it.code == Code::Fault) => BUG,
             Self::Input { .. } | Self::Refused => INPUT,
             Self::Usage(_) => USAGE,
             Self::Fault(_) => FAULT,

@@ -119,7 +119,7 @@ fn tokens(grammar: &str) -> Vec<&str> {
 /// A rule that is one text, or `kw_…`: as that text.
 fn sign(name: &str, body: &[&str]) -> Option<String> {
     let text = body.first().filter(|token| token.starts_with('"'))?;
-    let plain = body.len() == 1 || name.starts_with("kw_") || body.get(2) == Some(&"!");
+    let plain = body.len() == 1 || name.starts_with("kw_") || (body.len() == 4 && body[2] == "!");
     (plain && !body.contains(&"|")).then(|| (*text).to_owned())
 }
 
@@ -222,6 +222,15 @@ fn in_layer(items: &[Item]) -> bool {
     items.last().and_then(|item| item.heads.first()).is_some_and(|head| head.starts_with("layer "))
 }
 
+/// Whether a line begins a condition, dimensions or a sub-layer.
+fn is_member(line: &str) -> bool {
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    let (name, _) = line.trim_start().split_once(" = ").unwrap_or_default();
+    // Deeper stand the arguments of a call that takes several lines.
+    let is_layer = !name.is_empty() && name.chars().all(word) && !line.starts_with("     ");
+    line.starts_with("  if ") || line.starts_with("  dims ") || is_layer
+}
+
 /// The items of a file in canonical form: what is indented belongs to the item above.
 fn items(text: &str) -> Vec<Item<'_>> {
     let mut items: Vec<Item> = Vec::new();
@@ -234,15 +243,15 @@ fn items(text: &str) -> Vec<Item<'_>> {
             let glue = if part.ends_with('(') || trimmed.starts_with(')') { "" } else { " " };
             part.push_str(glue);
             part.push_str(trimmed);
-        } else if let Some(line) = line.strip_prefix("/// ") {
-            documentation.push(line);
+        } else if let Some(line) = line.strip_prefix("///") {
+            documentation.push(line.trim());
         } else if ["layer ", "fn ", "optimizer "].iter().any(|word| line.starts_with(word)) {
             items.push(Item { documentation: std::mem::take(&mut documentation), heads: Vec::new() });
             head = Some(line.to_owned());
         } else if ["param ", "fn ", "state "].iter().any(|word| trimmed.starts_with(word)) {
             let depth = if trimmed.starts_with("fn ") { 2 } else { line.len() - line.trim_start().len() };
             head = Some(format!("{}{trimmed}", " ".repeat(depth)));
-        } else if line.starts_with("  if ") && in_layer(&items) {
+        } else if in_layer(&items) && is_member(line) {
             head = Some(line.to_owned());
         }
         let complete =

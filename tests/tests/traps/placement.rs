@@ -14,9 +14,8 @@ layer Mlp[D, F] {
   param up: [D, F]
   param down: [F, D]
 
-  fn (x: [B, S, D]) -> [B, S, D] {
-    let hidden: [B, S@tp, F] = tanh(dot[D](x, up))
-    dot[F](hidden, down)
+  fn (x: [B, S@tp, D]) -> [B, S, D] {
+    dot[F](tanh(dot[D](x, up)), down)
   }
 }
 

@@ -64,7 +64,7 @@ fn explain_code(number: &str, output: &Output) -> Result<(), Failure> {
         let (title, text) = (code.title(), code.explanation());
         return output.json(&json!({ "code": code.number(), "title": title, "text": text }));
     }
-    output.text(&format!("{}: {}\n\n{}", code.number(), code.title(), code.explanation()))
+    output.text(&format!("{}: {}\n\n{}\n", code.number(), code.title(), code.explanation().trim_end()))
 }
 
 /// The figures as comments, so that the whole output is legal input.
