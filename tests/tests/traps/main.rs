@@ -18,7 +18,7 @@
 //! | pt#172668, pt#127332, DS#4966, DS#7998 | waits for pipelines and experts |
 //! | pt#144530 | waits for pipelines |
 //! | DS#2898, Mega#1517 | [`bits::ds_2898_a_checkpoint_loads_under_any_plan`]; stages wait |
-//! | jax#2777, alpa#681 | `compile_time` in `compiler/dtlc/tests` |
+//! | jax#2777, alpa#681 | `tests/tests/compile_time.rs` |
 //! | Mega#1754, Megatron-Bridge#1331 | [`bits::mega_1754_vocabulary_pads_are_in_nothing`] |
 //! | an odd size is exact or an error | [`also::an_odd_size_is_exact_or_an_error`] |
 //! | fused weights are product dimensions | [`also::fused_weights_are_cut_by_heads_and_hidden_units`] |
