@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 heads, positions, head = (int(word) for word in sys.argv[1:4])
-limit = 0.5
+limit = 2.0
 torch.set_num_threads(1)
 q, k, v, gradient = (torch.randn(1, heads, positions, head) for _ in range(4))
 for tensor in (q, k, v):

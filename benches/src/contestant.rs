@@ -14,10 +14,23 @@ pub struct Environment {
     compiles: bool,
 }
 
+/// What a contestant is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `dtlc` in f32, which comes first.
+    Own,
+    /// `dtlc` in bf16, held against itself in f32.
+    OwnNarrow,
+    /// Another framework in f32, which has to compute the same losses.
+    Peer,
+}
+
 /// One program that does the work.
 pub struct Contestant {
     /// As printed.
     pub name: &'static str,
+    /// What it is held against.
+    pub kind: Kind,
     /// Makes its command anew for each run.
     pub command: Box<dyn Fn() -> Command>,
     /// Steps that it runs.
@@ -48,7 +61,10 @@ impl Environment {
         mesh: &'static str,
         steps: usize,
     ) -> Vec<Contestant> {
-        let mut all = vec![self.own(folder, size, mesh, steps)];
+        let mut all = vec![self.own("dtlc", Kind::Own, folder, [size, mesh], steps)];
+        if (size, mesh) == ("base", "one") {
+            all.push(self.own("dtlc, bf16", Kind::OwnNarrow, folder, [size, "one_bf16"], steps));
+        }
         if self.python.is_some() {
             all.push(self.peer("JAX", "jax_peer.py", folder, [size, mesh], steps, &[]));
             all.push(self.peer("PyTorch", "torch_peer.py", folder, [size, mesh], steps, &[]));
@@ -67,7 +83,14 @@ impl Environment {
         all
     }
 
-    fn own(&self, folder: &Path, size: &str, mesh: &str, steps: usize) -> Contestant {
+    fn own(
+        &self,
+        name: &'static str,
+        kind: Kind,
+        folder: &Path,
+        [size, mesh]: [&str; 2],
+        steps: usize,
+    ) -> Contestant {
         let (dtlc, root) = (self.dtlc.clone(), self.root.clone());
         let plan = format!("{size}_{mesh}");
         let file = |kind: &str| folder.join(format!("{size}.{kind}.safetensors"));
@@ -79,7 +102,7 @@ impl Environment {
             command.args(["--steps", &steps.to_string()]);
             command
         };
-        Contestant { name: "dtlc", command: Box::new(command), steps }
+        Contestant { name, kind, command: Box::new(command), steps }
     }
 
     fn peer(
@@ -104,6 +127,6 @@ impl Environment {
             command.env("TORCHINDUCTOR_CACHE_DIR", folder.join("inductor"));
             command
         };
-        Contestant { name, command: Box::new(command), steps }
+        Contestant { name, kind: Kind::Peer, command: Box::new(command), steps }
     }
 }

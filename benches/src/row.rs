@@ -1,6 +1,6 @@
 //! One row: a model on a mesh, measured for every contestant in turn, and its lines of the table.
 
-use crate::contestant::Contestant;
+use crate::contestant::{Contestant, Kind};
 use crate::process::{Run, run};
 use crate::work::Size;
 use std::fmt;
@@ -23,21 +23,22 @@ pub struct Row {
     plan: String,
     tokens: f64,
     operations: f64,
-    results: Vec<(&'static str, Result<Run, String>)>,
+    names: Vec<(&'static str, Kind)>,
+    results: Vec<Result<Run, String>>,
 }
 
 impl Row {
     /// Runs all contestants `rounds` times in turn; of each figure the best stays, of first steps the first.
     pub fn measure(size: &Size, mesh: &str, contestants: &[Contestant], rounds: usize) -> Row {
-        let mut results: Vec<(&'static str, Result<Run, String>)> = Vec::new();
+        let mut results: Vec<Result<Run, String>> = Vec::new();
         for round in 0..rounds.max(1) {
             for (index, contestant) in contestants.iter().enumerate() {
                 let again = run(contestant);
                 if round == 0 {
-                    results.push((contestant.name, again));
+                    results.push(again);
                     continue;
                 }
-                match (&mut results[index].1, again) {
+                match (&mut results[index], again) {
                     (Ok(best), Ok(again)) => {
                         best.least_step = best.least_step.min(again.least_step);
                         // Compiled code that was kept makes later rounds' first steps no first steps.
@@ -52,31 +53,37 @@ impl Row {
             }
         }
         let plan = format!("{}_{mesh}", size.name);
-        Row { plan, tokens: size.tokens() as f64, operations: size.operations(), results }
+        let names = contestants.iter().map(|contestant| (contestant.name, contestant.kind)).collect();
+        Row { plan, names, tokens: size.tokens() as f64, operations: size.operations(), results }
     }
 
-    /// Whether all contestants did the work, and the same work.
+    /// Whether all contestants did the work, and all in f32 the same.
     pub fn is_good(&self) -> bool {
-        self.results.iter().all(|(_, result)| {
-            result.as_ref().is_ok_and(|run| self.difference(run).is_none_or(|found| found < AGREEMENT))
+        self.names.iter().zip(&self.results).all(|((_, kind), result)| {
+            result.as_ref().is_ok_and(|run| match kind {
+                Kind::Own | Kind::OwnNarrow => true,
+                Kind::Peer => self.difference(run).is_none_or(|found| found < AGREEMENT),
+            })
         })
     }
 
     /// How far the first losses are from `dtlc`'s, relative to them.
     fn difference(&self, other: &Run) -> Option<f64> {
-        let (_, own) = self.results.first()?;
-        let pairs = own.as_ref().ok()?.losses.iter().zip(&other.losses).take(COMPARED);
+        let own = self.of(Kind::Own).next()?;
+        let pairs = own.losses.iter().zip(&other.losses).take(COMPARED);
         pairs.map(|(own, other)| ((own - other) / own).abs()).reduce(f64::max)
     }
 
-    fn peers(&self) -> impl Iterator<Item = &Run> {
-        self.results.iter().skip(1).filter_map(|(_, result)| result.as_ref().ok())
+    /// What contestants of a kind showed.
+    fn of(&self, wanted: Kind) -> impl Iterator<Item = &Run> {
+        let wanted = self.names.iter().zip(&self.results).filter(move |((_, kind), _)| *kind == wanted);
+        wanted.filter_map(|(_, result)| result.as_ref().ok())
     }
 
     /// `dtlc` against the best peer in each figure: speed (more is better), first step and memory (less is better).
     fn ratios(&self) -> Option<String> {
-        let own = self.results.first()?.1.as_ref().ok()?;
-        let least = |figure: fn(&Run) -> f64| self.peers().map(figure).reduce(f64::min);
+        let own = self.of(Kind::Own).next()?;
+        let least = |figure: fn(&Run) -> f64| self.of(Kind::Peer).map(figure).reduce(f64::min);
         let speed = least(|run| run.least_step)? / own.least_step;
         let first = own.first_step / least(|run| run.first_step)?;
         let memory = own.peak_bytes as f64 / least(|run| run.peak_bytes as f64)?;
@@ -88,12 +95,12 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, result) in &self.results {
+        for ((name, kind), result) in self.names.iter().zip(&self.results) {
             match result {
                 Ok(run) => {
                     let difference = match self.difference(run) {
-                        Some(found) if *name != "dtlc" => format!("{found:.0e}"),
-                        _ => String::new(),
+                        Some(found) if *kind != Kind::Own => format!("{found:.0e}"),
+                        Some(_) | None => String::new(),
                     };
                     writeln!(
                         f,
@@ -107,6 +114,10 @@ impl fmt::Display for Row {
                 }
                 Err(reason) => writeln!(f, "| {} | {name} | failed: {reason} |", self.plan)?,
             }
+        }
+        if let (Some(own), Some(narrow)) = (self.of(Kind::Own).next(), self.of(Kind::OwnNarrow).next()) {
+            let ratio = own.least_step / narrow.least_step;
+            writeln!(f, "| {} | **bf16** | {ratio:.2} times the speed of f32 |", self.plan)?;
         }
         match self.ratios() {
             Some(ratios) => writeln!(f, "| {} | **ratios** | {ratios} |", self.plan),

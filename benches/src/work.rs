@@ -40,7 +40,7 @@ impl Size {
         },
         Size {
             name: "small",
-            steps: 8,
+            steps: 7,
             layers: 4,
             width: 256,
             key_width: 128,
