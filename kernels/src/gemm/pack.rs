@@ -31,32 +31,59 @@ pub(crate) unsafe fn pack(
     panels: Panels,
     destination: *mut f32,
 ) {
-    for start in (0..panels.count).step_by(panels.width) {
-        let lanes = panels.width.min(panels.count - start);
-        let mut panel = destination.wrapping_add(start * span.len());
-        let base = offset(operand.data, operand.element, (panels.first + start) as isize * operand.stride);
-        let mut step = span.start;
-        while step < span.end {
-            let run = run_from(contraction, operand, step, span.end - step);
-            let source = offset(base, operand.element, run.start);
-            let piece = Piece {
-                lanes,
-                width: panels.width,
-                length: run.length,
-                lane_stride: operand.stride,
-                step_stride: run.stride,
-            };
-            // SAFETY: the piece lies inside the operand and inside the panel.
-            unsafe {
-                let done = pack_transposed(isa, operand.element, source, &piece, panel);
-                let rest = Piece { length: piece.length - done, ..piece };
-                let source = offset(source, operand.element, done as isize * run.stride);
-                let panel = panel.wrapping_add(done * piece.width);
-                with_element!(operand.element, Stored => pack_piece::<Stored>(isa, source.cast::<Stored>(), &rest, panel));
-            }
-            panel = panel.wrapping_add(run.length * panels.width);
-            step += run.length;
+    // Narrow panels whose lanes lie side by side share cache lines: a few steps of all of them before the next steps.
+    const STEPS: usize = 16;
+    let shares_lines = operand.stride == 1 && panels.width * operand.element.bytes() < LINE;
+    let steps = if shares_lines { STEPS } else { span.len().max(1) };
+    for first in span.clone().step_by(steps) {
+        let part = first..span.end.min(first + steps);
+        for start in (0..panels.count).step_by(panels.width) {
+            let panel = destination.wrapping_add(start * span.len() + (first - span.start) * panels.width);
+            // SAFETY: these steps of the panel are among the caller's.
+            unsafe { pack_panel(isa, operand, contraction, part.clone(), &panels, start, panel) };
         }
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Packs the panel that starts at lane `start` over the contraction steps `span`.
+///
+/// # Safety
+/// As [`pack`], with the destination at the panel's place for the span.
+unsafe fn pack_panel(
+    isa: Isa,
+    operand: &Operand,
+    contraction: &[ContractionLoop],
+    span: Range<usize>,
+    panels: &Panels,
+    start: usize,
+    mut panel: *mut f32,
+) {
+    let lanes = panels.width.min(panels.count - start);
+    let base = offset(operand.data, operand.element, (panels.first + start) as isize * operand.stride);
+    let mut step = span.start;
+    while step < span.end {
+        let run = run_from(contraction, operand, step, span.end - step);
+        let source = offset(base, operand.element, run.start);
+        let piece = Piece {
+            lanes,
+            width: panels.width,
+            length: run.length,
+            lane_stride: operand.stride,
+            step_stride: run.stride,
+        };
+        // SAFETY: the piece lies inside the operand and inside the panel.
+        unsafe {
+            let done = pack_transposed(isa, operand.element, source, &piece, panel);
+            let rest = Piece { length: piece.length - done, ..piece };
+            let source = offset(source, operand.element, done as isize * run.stride);
+            let panel = panel.wrapping_add(done * piece.width);
+            with_element!(operand.element, Stored => pack_piece::<Stored>(isa, source.cast::<Stored>(), &rest, panel));
+        }
+        panel = panel.wrapping_add(run.length * panels.width);
+        step += run.length;
     }
 }
 
