@@ -2,5 +2,6 @@
 
 pub mod backend;
 pub mod chain;
+pub mod fuzz;
 pub mod golden;
 pub mod random;
