@@ -87,6 +87,8 @@ pub struct Checked {
     pub models: Vec<String>,
     /// The names of its plans, each with its model's.
     pub plans: Vec<(String, String)>,
+    /// What `-D` can set: for each plan, or for each model where there are no plans, in their order.
+    pub overridable: Vec<Vec<String>>,
 }
 
 /// Compiles one model under one plan. `name` is the file's name for messages, `bytes` its content; what it imports
@@ -120,13 +122,26 @@ pub fn check_all(loader: &dyn Loader, name: &str, bytes: &[u8]) -> Checked {
     let mut session = Session::open(loader, name, bytes);
     session.check();
     sort_diagnostics(&mut session.diagnostics);
-    let Session { sources, program, diagnostics, .. } = session;
+    let Session { sources, program, diagnostics, root } = session;
     let models = program.root_items().filter_map(|item| match item {
         Item::Model(model) => Some(model.name.name.clone()),
         _ => None,
     });
     let plans = plans_of(&program).map(|plan| (plan.name.name.clone(), plan.model.name.clone()));
-    Checked { diagnostics, models: models.collect(), plans: plans.collect(), sources }
+    let mut overridable: Vec<Vec<String>> = plans_of(&program)
+        .map(|plan| match program.lookup(root, &plan.model.name) {
+            Some((_, Item::Model(model))) => plans::overridable(Some(plan), model),
+            Some(_) | None => Vec::new(),
+        })
+        .collect();
+    if overridable.is_empty() {
+        let models = program.root_items().filter_map(|item| match item {
+            Item::Model(model) => Some(plans::overridable(None, model)),
+            _ => None,
+        });
+        overridable.extend(models);
+    }
+    Checked { diagnostics, models: models.collect(), plans: plans.collect(), overridable, sources }
 }
 
 /// A parsed file with its imports.
@@ -163,8 +178,9 @@ impl Session {
         };
         let overrides = match Overrides::read(&options.overrides) {
             Ok(overrides) => overrides,
-            Err(diagnostic) => {
-                self.diagnostics.push(at_root(*diagnostic, self.root));
+            // They are about the command line, not about a place in the file.
+            Err(diagnostics) => {
+                self.diagnostics.extend(diagnostics);
                 return None;
             }
         };
@@ -178,12 +194,12 @@ impl Session {
         let (sizes, diagnostics) = plans::sizes(plan, model, &overrides);
         self.diagnostics.extend(diagnostics);
         let elaborated = elaborate_model(program, file, model, &sizes);
+        let (model, complete) = (elaborated.model, elaborated.complete);
         self.diagnostics.extend(elaborated.diagnostics);
-        let model = elaborated.model?;
-        let Some(plan) = plan else { return Some((model, None)) };
+        let Some(plan) = plan else { return complete.then_some((model, None)) };
         let (plan, diagnostics) = plans::resolve(program, self.root, plan, &model, &overrides);
-        self.diagnostics.extend(diagnostics);
-        Some((model, Some(plan?)))
+        self.diagnostics.extend(diagnostics.into_iter().filter(|it| complete || of_plan_alone(it)));
+        plan.filter(|_| complete).map(|plan| (model, Some(plan)))
     }
 
     fn check(&mut self) {
@@ -212,9 +228,9 @@ impl Session {
             let elaborated = elaborate_model(program, file, model, &sizes);
             used.extend(elaborated.used);
             found.extend(elaborated.diagnostics);
-            if let Some(model) = elaborated.model {
-                found.extend(plans::resolve(program, self.root, plan, &model, &overrides).1);
-            }
+            let complete = elaborated.complete;
+            let (_, of_plan) = plans::resolve(program, self.root, plan, &elaborated.model, &overrides);
+            found.extend(of_plan.into_iter().filter(|it| complete || of_plan_alone(it)));
         }
         for item in program.root_items().filter(|item| !used.contains(&item.span())) {
             match item {
@@ -234,6 +250,25 @@ impl Session {
             }
         }
     }
+}
+
+/// Whether a mistake of a plan is one whatever the model's body says, so that it is shown beside the model's own.
+fn of_plan_alone(diagnostic: &Diagnostic) -> bool {
+    matches!(
+        diagnostic.code,
+        Code::UnknownAxis
+            | Code::AxisTwice
+            | Code::InvalidSetting
+            | Code::NotSupported
+            | Code::InvalidOptimizer
+            | Code::InvalidOverride
+            | Code::DuplicateEntry
+            | Code::DuplicateName
+            | Code::InvalidMesh
+            | Code::UnknownDim
+            | Code::WrongArguments
+            | Code::WrongValue
+    )
 }
 
 fn plans_of(program: &Program) -> impl Iterator<Item = &ast::Plan> {

@@ -6,7 +6,7 @@ use super::dims::STAND_IN;
 use super::instance::{Blueprint, ItemKind};
 use super::program::Program;
 use super::value::{Env, InstanceId, Value};
-use crate::ast::{self, DimDeclaration, ExprKind, Function, Item, Member, TypeKind};
+use crate::ast::{self, DimDeclaration, ExprKind, Function, Item, TypeKind};
 use crate::codes::Code;
 use crate::diagnostic::Diagnostic;
 use crate::model::{DimId, Element, Graph, Input, Model, NodeId, Operation, Scope, TensorType};
@@ -31,8 +31,10 @@ const OPEN_SIZES: [u64; 2] = [8, 64];
 
 /// The outcome of an elaboration.
 pub(super) struct Elaborated {
-    /// The model, where it has no mistake.
-    pub model: Option<Model>,
+    /// The model; where it has a mistake, as far as it could be typed.
+    pub model: Model,
+    /// Whether it has none.
+    pub complete: bool,
     /// Mistakes.
     pub diagnostics: Vec<Diagnostic>,
     /// Spans of the items that took part.
@@ -48,12 +50,8 @@ pub(super) fn elaborate_model(
 ) -> Elaborated {
     let mut elaborator = Elaborator::new(program, Purpose::Model);
     let model = elaborator.model(file, item, sizes);
-    let failed = elaborator.diagnostics.iter().any(Diagnostic::is_error);
-    Elaborated {
-        model: model.filter(|_| !failed),
-        diagnostics: elaborator.diagnostics,
-        used: elaborator.used,
-    }
+    let complete = !elaborator.diagnostics.iter().any(Diagnostic::is_error);
+    Elaborated { model, complete, diagnostics: elaborator.diagnostics, used: elaborator.used }
 }
 
 /// Checks the functions of a model that are not its `loss`, which need not be called.
@@ -86,24 +84,12 @@ pub(super) fn check_item(program: &Program, file: FileId, item: &Item) -> Vec<Di
 }
 
 impl<'p> Elaborator<'p> {
-    fn model(&mut self, file: FileId, item: &'p ast::Model, sizes: &Sizes) -> Option<Model> {
+    fn model(&mut self, file: FileId, item: &'p ast::Model, sizes: &Sizes) -> Model {
         let (instance, open) = self.model_instance(file, item, sizes);
-        let Some(loss) = self.instances[instance].function(Some("loss")) else {
-            self.report(
-                Diagnostic::error(Code::LossSignature, format!("model `{}` has no `loss`", item.name.name))
-                    .label(item.name.span, "nothing to compute")
-                    .hint("fn loss(tokens: u32[B, S], labels: u32[B, S]) -> f32[] { … }"),
-            );
-            return None;
-        };
-        let mut env = self.env_of(instance);
-        let inputs = self.inputs_of(&mut env, loss);
-        let value = if inputs { self.function_body(&mut env, loss) } else { Value::Error };
-        let results = self.loss_results(loss, value)?;
-        let outputs = output_names(loss, results.len());
+        let (results, outputs) = self.loss(item, instance).unwrap_or_default();
         let mut block = std::mem::take(&mut self.blocks[0]);
         block.results = results;
-        Some(Model {
+        Model {
             name: item.name.name.clone(),
             dims: std::mem::take(&mut self.dims),
             batch: open.first().copied(),
@@ -118,7 +104,25 @@ impl<'p> Elaborator<'p> {
             outputs,
             bindings: std::mem::take(&mut self.bindings),
             pins: std::mem::take(&mut self.pins),
-        })
+        }
+    }
+
+    /// What the model's `loss` computes: results, and names of outputs.
+    fn loss(&mut self, item: &'p ast::Model, instance: InstanceId) -> Option<(Vec<NodeId>, Vec<String>)> {
+        let Some(loss) = self.instances[instance].function(Some("loss")) else {
+            self.report(
+                Diagnostic::error(Code::LossSignature, format!("model `{}` has no `loss`", item.name.name))
+                    .label(item.name.span, "nothing to compute")
+                    .hint("fn loss(tokens: u32[B, S], labels: u32[B, S]) -> f32[] { … }"),
+            );
+            return None;
+        };
+        let mut env = self.env_of(instance);
+        let inputs = self.inputs_of(&mut env, loss);
+        let value = if inputs { self.function_body(&mut env, loss) } else { Value::Error };
+        let results = self.loss_results(loss, value)?;
+        let outputs = output_names(loss, results.len());
+        Some((results, outputs))
     }
 
     /// The model with its parameters and sub-layers, and the dims that it leaves open.
@@ -162,16 +166,7 @@ impl<'p> Elaborator<'p> {
             }
         }
         let mut open = Vec::new();
-        let declarations = item.members.iter().filter_map(|member| match member {
-            Member::Dims(dims) => Some(&dims.dims),
-            Member::Param(_)
-            | Member::SubLayer(_)
-            | Member::State(_)
-            | Member::Function(_)
-            | Member::If(_)
-            | Member::Error(_) => None,
-        });
-        for declared in declarations.flatten() {
+        for declared in super::plans::declared(item) {
             if let Some(&first) = env.dims.get(&declared.name.name) {
                 let first = self.dims[first].span;
                 self.report(
@@ -191,7 +186,7 @@ impl<'p> Elaborator<'p> {
                 env.dims.insert(declared.name.name.clone(), dim);
             }
         }
-        self.unknown_sizes(&env, sizes, item);
+        self.unknown_sizes(sizes, item);
         (env.dims, open)
     }
 
@@ -209,7 +204,7 @@ impl<'p> Elaborator<'p> {
             let implied = [sizes.batch, sizes.sequence].get(open).copied().flatten();
             let size = given.map(|(size, _)| size).or(implied);
             let stand_in = OPEN_SIZES.get(open).copied().unwrap_or(16);
-            let checked = self.checked_size(name, i128::from(size.unwrap_or(stand_in)), span)?;
+            let checked = self.size_or_one(name, i128::from(size.unwrap_or(stand_in)), span);
             return Some(self.new_dim(name, checked, size.is_none(), Vec::new(), span));
         };
         if let Some(factors) = self.factors(env, value) {
@@ -227,16 +222,25 @@ impl<'p> Elaborator<'p> {
             Some((size, _)) => i128::from(size),
             None => self.size(env, value)?,
         };
-        let size = self.checked_size(name, size, value.span)?;
+        let size = self.size_or_one(name, size, value.span);
         Some(self.new_dim(name, size, false, Vec::new(), span))
     }
 
-    fn unknown_sizes(&mut self, env: &Env, sizes: &Sizes, item: &ast::Model) {
-        let known: Vec<&str> = env.dims.keys().map(String::as_str).collect();
-        for (name, (_, place)) in sizes.named.iter().filter(|(name, _)| !env.dims.contains_key(*name)) {
+    /// A size, or 1 in place of one that can't be and is reported: the dimension is known all the same.
+    fn size_or_one(&mut self, name: &str, size: i128, span: Span) -> u64 {
+        self.checked_size(name, size, span).unwrap_or(1)
+    }
+
+    fn unknown_sizes(&mut self, sizes: &Sizes, item: &ast::Model) {
+        let known: Vec<&str> = super::plans::declared(item).map(|dim| dim.name.name.as_str()).collect();
+        for (name, (size, place)) in sizes.named.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
             let title = format!("model `{}` has no dimension `{name}`", item.name.name);
+            let label = match place {
+                Some(_) => "gets its size from here".to_owned(),
+                None => format!("`-D {name}={size}` gives it one"),
+            };
             let mut diagnostic = Diagnostic::error(Code::InvalidOverride, title)
-                .label(place.unwrap_or(item.name.span), "gets its size from outside")
+                .label(place.unwrap_or(item.name.span), label)
                 .note(format!("dimensions of the model: {}", known.join(", ")));
             if let Some(near) = did_you_mean(name, known.iter().copied()) {
                 diagnostic = diagnostic.hint(near.to_owned());

@@ -80,6 +80,14 @@ impl<'p> Elaborator<'p> {
                 }
             }
         }
+        // Parameters start as f32, so what is beyond its range can't be meant.
+        if let Some(number) = numbers.iter().find(|number| number.abs() > f64::from(f32::MAX)) {
+            self.report(
+                Diagnostic::error(Code::InvalidInitialiser, format!("{number:e} is beyond the range of f32"))
+                    .label(init.span, "can't be how a parameter starts"),
+            );
+            return None;
+        }
         match (name.map(|name| name.name.as_str()), &numbers[..]) {
             (Some("zeros"), []) => Some(Init::Constant(0.0)),
             (Some("ones"), []) => Some(Init::Constant(1.0)),

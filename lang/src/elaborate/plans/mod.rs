@@ -34,22 +34,29 @@ pub(super) struct Overrides {
 
 impl Overrides {
     /// Reads names and values as they stand on the command line.
-    pub fn read(pairs: &[(String, String)]) -> Result<Overrides, Box<Diagnostic>> {
+    pub fn read(pairs: &[(String, String)]) -> Result<Overrides, Vec<Diagnostic>> {
         let mut values = IndexMap::new();
+        let mut diagnostics = Vec::new();
         for (name, value) in pairs {
-            let size = value.replace('_', "").parse::<u64>().ok().filter(|&size| size > 0);
+            let size = value.replace('_', "").parse::<u64>().ok().filter(|&size| size > 0 && size < 1 << 63);
             let Some(size) = size else {
                 let title = format!("`-D {name}={value}`: not a size");
-                return Err(Box::new(
+                diagnostics.push(
                     Diagnostic::error(Code::InvalidOverride, title)
-                        .why("a size is a positive integer")
+                        .why("a size is a positive integer below 2^63")
                         .hint(format!("-D {name}=128")),
-                ));
+                );
+                continue;
             };
             let name = name.strip_prefix("batch.").unwrap_or(name);
-            values.insert(name.to_owned(), size);
+            if values.insert(name.to_owned(), size).is_some_and(|other| other != size) {
+                diagnostics.push(
+                    Diagnostic::error(Code::InvalidOverride, format!("`-D {name}=…` twice, with two sizes"))
+                        .hint(format!("-D {name}={size}")),
+                );
+            }
         }
-        Ok(Overrides { values })
+        if diagnostics.is_empty() { Ok(Overrides { values }) } else { Err(diagnostics) }
     }
 
     fn get(&self, name: &str) -> Option<u64> {
@@ -104,7 +111,22 @@ pub(super) fn sizes(
             sizes.named.insert(name.clone(), (size, None));
         }
     }
+    diagnostics.extend(contradictions(model, overrides));
     (sizes, diagnostics)
+}
+
+/// The batch and the sequence go by two names, `-D B=4` and `-D global=4`: both are fine where they agree.
+fn contradictions(model: &ast::Model, overrides: &Overrides) -> Vec<Diagnostic> {
+    let open = declared(model).filter(|dim| dim.value.is_none()).map(|dim| &dim.name);
+    let pairs = open.zip(["global", "seq"]).filter_map(|(dim, setting)| {
+        let (by_name, by_setting) = (overrides.get(&dim.name)?, overrides.get(setting)?);
+        let title = format!("`-D {}={by_name}` and `-D {setting}={by_setting}` say two sizes", dim.name);
+        let diagnostic = Diagnostic::error(Code::InvalidOverride, title)
+            .label(dim.span, format!("`{setting}` is the size of this dimension"))
+            .hint(format!("-D {setting}={by_setting}"));
+        (by_name != by_setting).then_some(diagnostic)
+    });
+    pairs.collect()
 }
 
 fn unsized_dim(declared: &ast::DimDeclaration) -> Diagnostic {
@@ -113,16 +135,32 @@ fn unsized_dim(declared: &ast::DimDeclaration) -> Diagnostic {
         .hint(format!("dims {} = 128", declared.name.name))
 }
 
+/// What `-D` can set under a plan: the model's dims, the plan's axes and its batch.
+pub(super) fn overridable(plan: Option<&ast::Plan>, model: &ast::Model) -> Vec<String> {
+    let mut names: Vec<String> = declared(model).map(|dim| dim.name.name.clone()).collect();
+    if let Some(plan) = plan {
+        names.extend(["seq", "global", "micro"].map(str::to_owned));
+        names.extend(axis_names(&plan.items).into_iter().map(str::to_owned));
+    }
+    names
+}
+
 fn declares(model: &ast::Model, name: &str) -> bool {
-    model.members.iter().any(|member| match member {
-        Member::Dims(dims) => dims.dims.iter().any(|dim| dim.name.name == name),
+    declared(model).any(|dim| dim.name.name == name)
+}
+
+/// The dims that a model declares.
+pub(super) fn declared(model: &ast::Model) -> impl Iterator<Item = &ast::DimDeclaration> {
+    let lists = model.members.iter().filter_map(|member| match member {
+        Member::Dims(dims) => Some(&dims.dims),
         Member::Param(_)
         | Member::SubLayer(_)
         | Member::State(_)
         | Member::Function(_)
         | Member::If(_)
-        | Member::Error(_) => false,
-    })
+        | Member::Error(_) => None,
+    });
+    lists.flatten()
 }
 
 fn axis_names(items: &[PlanItem]) -> Vec<&str> {
@@ -309,7 +347,17 @@ impl Resolver<'_> {
         };
         let size = match self.overrides.get(&axis.name.name) {
             Some(size) if parts.is_empty() => size,
-            Some(_) | None => size,
+            Some(given) => {
+                if given != size {
+                    let title = format!("`-D {}={given}`: the axis is made of parts", axis.name.name);
+                    self.diagnostics.push(
+                        Diagnostic::error(Code::InvalidOverride, title)
+                            .label(axis.span, format!("{size} ranks, by its parts")),
+                    );
+                }
+                size
+            }
+            None => size,
         };
         Some(MeshAxis { name: axis.name.name.clone(), parts, size, span: axis.span })
     }
