@@ -3,7 +3,9 @@
 //!
 //! After linking, running a step allocates nothing and looks nothing up.
 
-use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
+use dtlc_kernels::signature::{
+    AttentionBackwardSpec, AttentionSpec, Element, MatmulSpec, ScatterAddSpec, TakeSpec,
+};
 use half::bf16;
 
 use crate::code::{KernelFunction, LoadedCode};
@@ -58,6 +60,19 @@ pub struct Linked {
     pub location: LocationId,
     /// What to do.
     pub operation: LinkedOperation,
+    /// The float tensors that it computes.
+    pub floats: Box<[LinkedFloats]>,
+}
+
+/// A float tensor that an instruction computes.
+#[derive(Debug)]
+pub struct LinkedFloats {
+    /// Where it lies.
+    pub address: Address,
+    /// Its bytes.
+    pub bytes: usize,
+    /// Its type.
+    pub dtype: DType,
 }
 
 /// A call of a generated kernel.
@@ -174,7 +189,13 @@ impl Linker<'_> {
         body.iter()
             .map(|instruction| {
                 let operation = self.operation(&instruction.operation, depth)?;
-                Ok(Linked { location: instruction.location, operation })
+                let floats = float_results(&instruction.operation).into_iter();
+                let floats = floats.map(|(buffer, dtype)| LinkedFloats {
+                    address: self.address(buffer),
+                    bytes: buffer.bytes as usize,
+                    dtype,
+                });
+                Ok(Linked { location: instruction.location, operation, floats: floats.collect() })
             })
             .collect()
     }
@@ -322,6 +343,37 @@ impl Linker<'_> {
             terms.push((open, term.coefficient));
         }
         Integer { constant, terms: terms.into() }
+    }
+}
+
+/// The float tensors that an instruction computes; what it only moves was looked at where it was computed.
+fn float_results(operation: &Operation) -> Vec<(&BufferRef, DType)> {
+    let of = |element: Element| match element {
+        Element::F32 => DType::F32,
+        Element::Bf16 => DType::Bf16,
+    };
+    match operation {
+        Operation::Kernel(call) => {
+            call.floats.iter().map(|&(index, dtype)| (&call.pointers[index as usize], dtype)).collect()
+        }
+        Operation::Matmul { spec, c, .. } => vec![(c, of(spec.c))],
+        Operation::Attention(call) => vec![(&call.o, of(call.spec.element)), (&call.lse, DType::F32)],
+        Operation::AttentionBackward(call) => {
+            let dtype = of(call.spec.forward.element);
+            [&call.q_gradient, &call.k_gradient, &call.v_gradient].map(|buffer| (buffer, dtype)).into()
+        }
+        Operation::ScatterAdd { spec, output, .. } => vec![(output, of(spec.output))],
+        Operation::Collective(collective) => match collective.kind {
+            CollectiveKind::ReduceScatter(_) | CollectiveKind::AllReduce(_) => {
+                let floats =
+                    collective.tensors.iter().filter(|it| matches!(it.dtype, DType::F32 | DType::Bf16));
+                floats.map(|tensor| (&tensor.target, tensor.dtype)).collect()
+            }
+            CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => Vec::new(),
+        },
+        Operation::Loop(_) | Operation::Take { .. } | Operation::Copy { .. } | Operation::Fill { .. } => {
+            Vec::new()
+        }
     }
 }
 

@@ -107,6 +107,15 @@ impl Drop for Region {
     }
 }
 
+/// Bytes of memory that this machine has, if it says.
+#[must_use]
+pub fn machine_bytes() -> Option<u64> {
+    // SAFETY: both calls only ask the system for a number.
+    let (pages, bytes) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let (pages, bytes) = (u64::try_from(pages).ok()?, u64::try_from(bytes).ok()?);
+    Some(pages.saturating_mul(bytes)).filter(|&bytes| bytes > 0)
+}
+
 /// All memory of one rank.
 #[derive(Debug)]
 pub struct RankMemory {

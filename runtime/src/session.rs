@@ -14,9 +14,10 @@ use crate::code::LoadedCode;
 use crate::collectives::groups::Groups;
 use crate::error::{Result, RuntimeError};
 use crate::executor::{Executor, StepNumbers};
+pub use crate::executor::{Probe, Watch};
 use crate::health::Health;
 use crate::link::link;
-use crate::memory::RankMemory;
+use crate::memory::{RankMemory, machine_bytes};
 use crate::program::{CpuFeatures, Program};
 use crate::signal::SPIN_ROUNDS;
 use crate::team::Team;
@@ -36,7 +37,7 @@ pub enum ArenaStart {
 }
 
 /// How to run a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Threads of each rank; left out, the machine's cores are shared out evenly.
     pub threads: Option<usize>,
@@ -44,11 +45,18 @@ pub struct Options {
     pub timeout: Duration,
     /// What the arena holds when a step starts.
     pub arena: ArenaStart,
+    /// What is watched while instructions run.
+    pub watch: Watch,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: None, timeout: Duration::from_secs(300), arena: ArenaStart::AsLeft }
+        Self {
+            threads: None,
+            timeout: Duration::from_secs(300),
+            arena: ArenaStart::AsLeft,
+            watch: Watch::default(),
+        }
     }
 }
 
@@ -59,8 +67,9 @@ pub struct Session {
     memories: Vec<RankMemory>,
     threads_for_each_rank: usize,
     handles: Vec<JoinHandle<()>>,
-    /// Keeps the kernels' code mapped.
-    _code: LoadedCode,
+    timeout: Duration,
+    /// The kernels' code, mapped as long as ranks run.
+    code: Option<LoadedCode>,
 }
 
 impl Session {
@@ -84,6 +93,7 @@ impl Session {
         let ranks = ranks as usize;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.unwrap_or(cores / ranks).max(1);
+        check_room(&program, ranks, threads)?;
         let memories: Vec<RankMemory> =
             (0..ranks).map(|_| RankMemory::new(&program, threads)).collect::<Result<_>>()?;
         let mut session = Self {
@@ -91,7 +101,8 @@ impl Session {
             memories,
             threads_for_each_rank: threads,
             handles: Vec::new(),
-            _code: LoadedCode::load(&program)?,
+            timeout: options.timeout,
+            code: None,
             program,
         };
         session.start_threads(options, if threads * ranks <= cores { SPIN_ROUNDS } else { 0 })?;
@@ -121,19 +132,20 @@ impl Session {
     /// # Errors
     /// What the first rank that failed says; no further step is possible then.
     pub fn step(&mut self, step: u64, seed: u64) -> Result<()> {
-        self.control.step(StepNumbers { step, seed }, self.memories.len())
+        self.control.step(StepNumbers { step, seed }, self.memories.len(), self.timeout)
     }
 
     fn start_threads(&mut self, options: Options, spin: u32) -> Result<()> {
+        let code = self.code.insert(LoadedCode::load(&self.program)?);
         let groups = Groups::new(&self.program);
         let health: &Arc<Health> = &self.control.health;
         for (number, memory) in self.memories.iter().enumerate() {
-            let body = link(&self.program, number, memory, &self._code, &groups)?;
+            let body = link(&self.program, number, memory, code, &groups)?;
             let team = Arc::new(Team::new(self.threads_for_each_rank, spin));
             let seats = groups.seats(&self.program, number);
-            let patience = (spin, options.timeout);
-            let executor =
-                Executor::new(number, body, memory, seats, Arc::clone(&team), Arc::clone(health), patience);
+            let manner = (spin, options.timeout, options.watch);
+            let (own_team, health) = (Arc::clone(&team), Arc::clone(health));
+            let executor = Executor::new(number, body, memory, seats, own_team, health, manner);
             let poison = options.arena == ArenaStart::Poisoned;
             let rank = Rank::new(number, executor, Arc::clone(&team), Arc::clone(&self.control), poison);
             self.handles.push(spawn(format!("rank {number}"), move || rank.run())?);
@@ -149,10 +161,27 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.control.close();
+        if self.control.is_stuck() {
+            // A thread that never came back may still write: what it can reach stays until the process ends.
+            std::mem::forget((std::mem::take(&mut self.memories), self.code.take()));
+            return;
+        }
         for handle in self.handles.drain(..) {
             // A rank's panic was reported when it happened.
             let _ = handle.join();
         }
+    }
+}
+
+/// Refuses what this machine has no memory for: the system would let it start, and end it once it is used.
+fn check_room(program: &Program, ranks: usize, threads: usize) -> Result<()> {
+    let each = program.rank_bytes(threads as u64);
+    let all = each.saturating_mul(ranks as u64);
+    match machine_bytes() {
+        Some(there) if all > there => Err(RuntimeError::Fault(format!(
+            "{ranks} rank(s) of {each} bytes need {all} bytes of memory, and this machine has {there}"
+        ))),
+        Some(_) | None => Ok(()),
     }
 }
 

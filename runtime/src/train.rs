@@ -88,6 +88,7 @@ pub fn train(
     }
     let mut done = options.first_step.saturating_sub(1);
     let mut saved = None;
+    let fingerprint = options.checkpoints.as_ref().map(|_| data.fingerprint()).unwrap_or_default();
     for step in options.first_step..=options.last_step {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -101,7 +102,8 @@ pub fn train(
             && checkpoints.interval > 0
             && step % checkpoints.interval == 0
         {
-            checkpoint::save(session, &checkpoints.folder, Progress { step, seed: options.seed })?;
+            let progress = Progress { step, seed: options.seed };
+            checkpoint::save(session, &checkpoints.folder, progress, &fingerprint)?;
             saved = Some(step);
         }
     }
@@ -109,7 +111,8 @@ pub fn train(
         && done >= options.first_step
         && saved != Some(done)
     {
-        checkpoint::save(session, &checkpoints.folder, Progress { step: done, seed: options.seed })?;
+        let progress = Progress { step: done, seed: options.seed };
+        checkpoint::save(session, &checkpoints.folder, progress, &fingerprint)?;
     }
     Ok(if done >= options.last_step { Ending::Finished } else { Ending::Stopped { step: done } })
 }

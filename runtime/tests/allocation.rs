@@ -47,7 +47,7 @@ fn program() -> Program {
     program.arena_bytes = 4 * bytes;
     let store = BufferRef::new(Space::Arena, 3 * bytes, bytes);
     let integers = vec![Affine::constant(1).plus(Variable::LoopIndex(0), 1)];
-    let call = KernelCall { kernel: KernelId(0), pointers: vec![store], integers };
+    let call = KernelCall { kernel: KernelId(0), pointers: vec![store], integers, floats: Vec::new() };
     let kernel = only_kernel(&mut program, STORE_CODE, call, bytes / 8);
     let tensor =
         |transfer| CollectiveTensor { source: buffer(2), target: buffer(0), dtype: DType::F32, transfer };

@@ -52,8 +52,12 @@ fn rich_program() -> Program {
     let offset = Affine::constant(3).plus(Variable::MeshCoordinate(AxisId(1)), 10);
     let (take, scatter, product) = descriptors();
     program.thread_scratch_bytes = product.scratch_bytes().max(scatter.scratch_bytes()) as u64;
-    let call =
-        KernelCall { kernel: KernelId(0), pointers: vec![square.clone()], integers: vec![offset.clone()] };
+    let call = KernelCall {
+        kernel: KernelId(0),
+        pointers: vec![square.clone()],
+        integers: vec![offset.clone()],
+        floats: vec![(0, DType::F32)],
+    };
     let kernel = only_kernel(&mut program, STORE_CODE, call, 8);
     let (from, to) = (rows.clone(), square.clone());
     let body = vec![

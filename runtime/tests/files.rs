@@ -170,7 +170,7 @@ fn a_checkpoint_loads_under_another_sharding_with_the_same_bits() {
     let progress = Progress { step: 12, seed: u64::MAX };
     for saved_by in SHARDINGS {
         let saver = started(saved_by);
-        checkpoint::save(&saver, folder.path(), progress).expect("it is written");
+        checkpoint::save(&saver, folder.path(), progress, "data").expect("it is written");
         for loaded_by in SHARDINGS {
             let mut loader = start(&model(loaded_by), Options::default());
             let path = checkpoint::newest(folder.path()).expect("the folder reads").expect("there is one");
@@ -189,7 +189,8 @@ fn a_checkpoint_loads_under_another_sharding_with_the_same_bits() {
 #[test]
 fn a_checkpoint_of_another_model_is_refused_with_all_differences() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = checkpoint::save(&started(&SHARDINGS[0]), folder.path(), Progress { step: 1, seed: 0 });
+    let path =
+        checkpoint::save(&started(&SHARDINGS[0]), folder.path(), Progress { step: 1, seed: 0 }, "data");
     let mut program = model(&SHARDINGS[0]);
     program.state[1].role = Role::Optimizer("v".into());
     program.state[0].layout.dimensions[1].size = 3;

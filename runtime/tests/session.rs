@@ -45,7 +45,12 @@ fn a_kernel_gets_coordinates_loop_indices_step_and_seed() {
         let pointer = BufferRef::new(Space::Arena, 0, 512)
             .moved(Variable::LoopIndex(0), 5 * 512)
             .moved(Variable::LoopIndex(1), 512);
-        let call = KernelCall { kernel: KernelId(0), pointers: vec![pointer], integers: vec![integer] };
+        let call = KernelCall {
+            kernel: KernelId(0),
+            pointers: vec![pointer],
+            integers: vec![integer],
+            floats: Vec::new(),
+        };
         let kernel = only_kernel(&mut program, STORE_CODE, call, 64);
         let inner = Loop { count: 5, order: LoopOrder::Reverse, body: vec![at(1, kernel)] };
         let outer = Loop { count: 3, order: LoopOrder::Forward, body: vec![at(0, Operation::Loop(inner))] };

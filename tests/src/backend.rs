@@ -96,8 +96,11 @@ fn start(fused: &Program) -> Result<Session, String> {
     let assembled = assemble(&fused, features).map_err(|error| error.to_string())?;
     let bytes = assembled.program.to_bytes().map_err(|error| error.to_string())?;
     let loaded = dtlc_runtime::program::Program::from_bytes(&bytes).map_err(|error| error.to_string())?;
-    let options =
-        SessionOptions { threads: None, timeout: Duration::from_secs(20), arena: ArenaStart::Poisoned };
+    let options = SessionOptions {
+        timeout: Duration::from_secs(20),
+        arena: ArenaStart::Poisoned,
+        ..SessionOptions::default()
+    };
     Session::start(loaded, options).map_err(|error| error.to_string())
 }
 

@@ -199,6 +199,9 @@ pub struct Run {
     /// Seed of initial values and of what is random in the model.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Stop at the first value that is NaN or infinite, and name its line. Slower.
+    #[arg(long)]
+    pub check_finite: bool,
     /// Where to run.
     #[arg(long, value_enum, default_value_t = Device::Cpu)]
     pub device: Device,
@@ -259,6 +262,9 @@ pub struct Train {
     /// `--resume` the checkpoint's.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Stop at the first value that is NaN or infinite, and name its line. Slower.
+    #[arg(long)]
+    pub check_finite: bool,
     /// Where to run.
     #[arg(long, value_enum, default_value_t = Device::Cpu)]
     pub device: Device,

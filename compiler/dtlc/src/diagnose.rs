@@ -110,6 +110,8 @@ fn of_pass(error: &PassError, sources: &SourceMap) -> Diagnostic {
         PassErrorKind::Dimension => Code::UnusableDimension,
         PassErrorKind::NotASum => Code::LossNotASum,
         PassErrorKind::NoOptimizer => Code::NoOptimizer,
+        PassErrorKind::TooLarge => Code::TooLarge,
+        PassErrorKind::Limit => Code::LimitReached,
         PassErrorKind::Bug => Code::Fault,
     };
     let mut diagnostic = Diagnostic::error(code, error.text.clone());

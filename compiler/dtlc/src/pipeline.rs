@@ -10,6 +10,7 @@ use dtlc_ir::{Placement, Program, Type, verify};
 use dtlc_lang::model::Model;
 use dtlc_lang::plan::Plan;
 use dtlc_lang::{Compiled, SourceMap, Span};
+use dtlc_passes::limits::{check_limits, check_memory};
 use dtlc_passes::memory::plan_memory;
 use dtlc_passes::partition::{Partitioned, PlacementRequest, merge_collectives, partition, plan_reshards};
 use dtlc_passes::{ChunkBudget, Chunked, Lowered, Position, chunk, fuse, joint, lower, rematerialise};
@@ -181,7 +182,10 @@ fn schedule(mut program: Program, plan: Option<&Plan>, budget: &ChunkBudget) -> 
     let planned = program.clone();
     fuse(&mut program);
     verify::scheduled(&program)?;
-    program.memory = Some(plan_memory(&program));
+    check_limits(&program)?;
+    let memory = plan_memory(&program);
+    check_memory(&program, &memory)?;
+    program.memory = Some(memory);
     Ok(Scheduled { planned, program, chunked })
 }
 

@@ -16,6 +16,10 @@ pub enum PassErrorKind {
     NotASum,
     /// The plan trains, but has no optimizer.
     NoOptimizer,
+    /// A tensor, or all of them, take more memory than there can be.
+    TooLarge,
+    /// Too many dimensions, loops or iterations.
+    Limit,
     /// A fault in dtlc.
     Bug,
 }

@@ -9,6 +9,7 @@ pub mod expect;
 mod fuse;
 mod interface;
 mod joint;
+pub mod limits;
 mod lower;
 pub mod memory;
 pub mod partition;

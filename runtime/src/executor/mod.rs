@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::collectives::{Refusal, Seat};
+use crate::files::values::{Refused, find_float};
 use crate::health::Health;
-use crate::link::{Address, Integer, Linked, LinkedKernel, LinkedOperation, OpenVariable};
+use crate::link::{Address, Integer, Linked, LinkedFloats, LinkedKernel, LinkedOperation, OpenVariable};
 use crate::memory::RankMemory;
 use crate::program::instruction::LOOP_DEPTH_LIMIT;
 use crate::program::{LocationId, LoopOrder};
@@ -41,6 +42,24 @@ pub enum Trouble {
     },
     /// Code of ours panicked.
     Panicked,
+    /// A value that it computed is no number, or infinite.
+    NotFinite {
+        /// Which.
+        value: NotFinite,
+        /// Index of the element in the result.
+        element: usize,
+    },
+}
+
+/// A float that is none of the finite numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFinite {
+    /// Not-a-number.
+    Nan,
+    /// Positive infinity.
+    Infinity,
+    /// Negative infinity.
+    NegativeInfinity,
 }
 
 impl From<Panicked> for Trouble {
@@ -48,6 +67,18 @@ impl From<Panicked> for Trouble {
         Self::Panicked
     }
 }
+
+/// What is watched while instructions run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watch {
+    /// Whether to look for values that are not finite behind each instruction.
+    pub finite: bool,
+    /// Called before each instruction with the rank and the instruction's place.
+    pub probe: Option<Probe>,
+}
+
+/// See [`Watch::probe`]. It serves tests, which make a rank panic or stall with it.
+pub type Probe = fn(usize, LocationId);
 
 /// What changes from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +118,7 @@ struct Frame {
     health: Arc<Health>,
     spin: u32,
     timeout: Duration,
+    watch: Watch,
     seats: Vec<Seat>,
     numbers: StepNumbers,
     /// Indices of the enclosing loops.
@@ -115,15 +147,16 @@ impl Executor {
         seats: Vec<Seat>,
         team: Arc<Team>,
         health: Arc<Health>,
-        patience: (u32, Duration),
+        (spin, timeout, watch): (u32, Duration, Watch),
     ) -> Self {
         let (pointers, integers) = most_operands(&body);
         let members = seats.iter().map(Seat::members).max().unwrap_or(0);
         let frame = Frame {
             rank,
             health,
-            spin: patience.0,
-            timeout: patience.1,
+            spin,
+            timeout,
+            watch,
             seats,
             numbers: StepNumbers { step: 0, seed: 0 },
             loops: [0; LOOP_DEPTH_LIMIT],
@@ -177,7 +210,33 @@ impl Frame {
             }
             let location = instruction.location;
             self.health.enter(self.rank, location);
-            self.operate(&instruction.operation).map_err(|trouble| Interruption { location, trouble })?;
+            let interrupted = |trouble| Interruption { location, trouble };
+            if let Some(probe) = self.watch.probe {
+                let rank = self.rank;
+                self.team.run(1, &|_, _| probe(rank, location)).map_err(|panic| interrupted(panic.into()))?;
+            }
+            self.operate(&instruction.operation).map_err(interrupted)?;
+            if self.watch.finite {
+                self.look_for_not_finite(&instruction.floats).map_err(interrupted)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the results of an instruction that has just run.
+    fn look_for_not_finite(&self, floats: &[LinkedFloats]) -> Result<(), Trouble> {
+        for tensor in floats {
+            let start = self.address(&tensor.address).cast_const();
+            // SAFETY: validation checked that the buffer lies in the rank's memory, and nothing is running in it.
+            let bytes = unsafe { std::slice::from_raw_parts(start, tensor.bytes) };
+            if let Some((element, value)) = find_float(tensor.dtype, bytes, Refused::NotFinite) {
+                let value = match value {
+                    value if value.is_nan() => NotFinite::Nan,
+                    value if value > 0.0 => NotFinite::Infinity,
+                    _ => NotFinite::NegativeInfinity,
+                };
+                return Err(Trouble::NotFinite { value, element });
+            }
         }
         Ok(())
     }

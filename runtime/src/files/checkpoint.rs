@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::safetensors::{Item, TensorFile, write};
+use super::values::{Refused, find_float};
 use crate::error::{Result, RuntimeError};
 use crate::program::{Role, StateId, StateTensor};
 use crate::session::{Session, same_order};
@@ -51,11 +52,19 @@ pub fn newest(folder: &Path) -> Result<Option<PathBuf>> {
     Ok(best.map(|(_, path)| path))
 }
 
-/// Writes all state into a folder, which is made if it is not there.
+/// What tells the data of the run that wrote a checkpoint from other; none where it does not say.
+///
+/// # Errors
+/// The file can't be read.
+pub fn data_of(path: &Path) -> Result<Option<String>> {
+    Ok(TensorFile::open(path)?.metadata().get("data").cloned())
+}
+
+/// Writes all state into a folder, which is made if it is not there. `data` tells the run's data from other.
 ///
 /// # Errors
 /// The system refuses.
-pub fn save(session: &Session, folder: &Path, progress: Progress) -> Result<PathBuf> {
+pub fn save(session: &Session, folder: &Path, progress: Progress, data: &str) -> Result<PathBuf> {
     std::fs::create_dir_all(folder).map_err(|error| RuntimeError::file(folder, &error))?;
     let path = path_of(folder, progress.step);
     let item = |(index, tensor): (usize, &StateTensor)| Item {
@@ -70,6 +79,7 @@ pub fn save(session: &Session, folder: &Path, progress: Progress) -> Result<Path
         ("program".to_owned(), session.program().name.clone()),
         ("step".to_owned(), progress.step.to_string()),
         ("seed".to_owned(), progress.seed.to_string()),
+        ("data".to_owned(), data.to_owned()),
     ]);
     write(&path, items, &metadata)?;
     Ok(path)
@@ -99,6 +109,15 @@ pub fn load(session: &mut Session, path: &Path) -> Result<Progress> {
     let values = program.state.iter().map(|tensor| file.read(&key(tensor), tensor.layout.dtype));
     // All is read before anything is set.
     let values = values.collect::<Result<Vec<_>>>()?;
+    for (tensor, value) in program.state.iter().zip(&values) {
+        if let Some((at, number)) = find_float(tensor.layout.dtype, value, Refused::NotFinite) {
+            let reason = format!(
+                "`{}` holds {number} (element {at}): the run was lost before; go on from an earlier checkpoint",
+                key(tensor)
+            );
+            return Err(RuntimeError::file(path, &reason));
+        }
+    }
     for (tensor, value) in program.state.iter().zip(values) {
         session.set_state_bytes(tensor, &value);
     }
@@ -121,6 +140,16 @@ fn differences(file: &TensorFile, state: &[StateTensor]) -> Vec<String> {
     }
     let extra = file.entries().keys().filter(|name| !keys.contains(name));
     problems.extend(extra.map(|name| format!("{path}: `{name}` is no state of the program")));
+    let ours = state.iter().any(|tensor| tensor.role == Role::Master);
+    let theirs = file.entries().keys().any(|name| name.starts_with("master."));
+    if ours != theirs {
+        let keeps = |has: bool| if has { "keeps f32 masters" } else { "keeps no masters" };
+        problems.push(format!(
+            "{path}: this plan {}, the run that wrote it {}; a new run can start from its parameters: `--weights {path}`",
+            keeps(ours),
+            keeps(theirs)
+        ));
+    }
     problems
 }
 

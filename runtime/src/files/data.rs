@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use super::order::Order;
 use super::steps::StepData;
 use super::text::read_text;
+use super::values::IndexBound;
 use crate::error::{Result, RuntimeError};
 use crate::program::{DType, Input, Program};
 use crate::session::Session;
@@ -84,9 +85,37 @@ impl Data {
         } else {
             let mut bytes = Vec::new();
             paths.iter().try_for_each(|path| read_text(path, &mut bytes))?;
+            if bytes.is_empty() {
+                let names: Vec<String> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
+                let names = names.join(", ");
+                return Err(RuntimeError::input(format!(
+                    "there is no text in {names}; in a folder, hidden files and those that are not UTF-8 do not count"
+                )));
+            }
             TokenSource::Bytes(bytes)
         };
         Ok(Self::Tokens(TokenData::new(source, program, options)?))
+    }
+
+    /// Holds integers of safetensors files to what they index; tokens are held to the vocabulary.
+    #[must_use]
+    pub fn held_to(mut self, bounds: Vec<IndexBound>) -> Self {
+        if let Self::Steps(data) = &mut self {
+            data.bounds = bounds;
+        }
+        self
+    }
+
+    /// A digest that tells this data from other, so that a run that goes on with other data can say so. Of token and
+    /// safetensors files it sees sizes, not contents.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        match self {
+            Self::Tokens(data) => data.source.describe(&mut hasher),
+            Self::Steps(data) => data.describe(&mut hasher),
+        }
+        hasher.finalize().to_hex()[..16].to_owned()
     }
 
     /// How many steps there are; `None` if they go on for ever.
@@ -144,6 +173,19 @@ impl TokenSource {
             Ok(TokenFile { path: path.clone(), file, tokens: bytes / width as u64 })
         };
         Ok(Self::Files { files: paths.iter().map(open).collect::<Result<_>>()?, width })
+    }
+
+    fn describe(&self, hasher: &mut blake3::Hasher) {
+        match self {
+            Self::Bytes(bytes) => {
+                hasher.update(bytes);
+            }
+            Self::Files { files, width } => {
+                for file in files {
+                    hasher.update(format!("{} of {width}\n", file.tokens).as_bytes());
+                }
+            }
+        }
     }
 
     fn tokens(&self) -> u64 {

@@ -10,4 +10,5 @@ mod order;
 pub mod safetensors;
 mod steps;
 mod text;
+pub mod values;
 pub mod weights;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use super::data::{LABELS, TOKENS};
 use super::safetensors::TensorFile;
+use super::values::{IndexBound, input_fault};
 use crate::error::{Result, RuntimeError};
 use crate::program::{Input, Program};
 use crate::session::same_order;
@@ -16,6 +17,8 @@ use crate::session::same_order;
 pub struct StepData {
     /// Files with the number of steps in each.
     files: Vec<(TensorFile, u64)>,
+    /// What integers may be.
+    pub(super) bounds: Vec<IndexBound>,
 }
 
 /// How an input is taken from a file.
@@ -38,7 +41,7 @@ impl StepData {
             let steps = steps_of(&file, program)?;
             Ok((file, steps))
         };
-        Ok(Self { files: paths.iter().map(open).collect::<Result<_>>()? })
+        Ok(Self { files: paths.iter().map(open).collect::<Result<_>>()?, bounds: Vec::new() })
     }
 
     /// Number of steps in all files.
@@ -55,12 +58,29 @@ impl StepData {
         let mut index = step.saturating_sub(1);
         for (file, steps) in &self.files {
             if index < *steps {
-                return program.inputs.iter().map(|input| read_step(file, input, index)).collect();
+                let read = |input| self.checked(file, input, index, step);
+                return program.inputs.iter().map(read).collect();
             }
             index -= steps;
         }
         let steps = self.steps();
         Err(RuntimeError::input(format!("the data has {steps} steps, so there is none for step {step}")))
+    }
+
+    /// The bytes of an input for a step, which hold no index out of range and no NaN.
+    fn checked(&self, file: &TensorFile, input: &Input, index: u64, step: u64) -> Result<Vec<u8>> {
+        let bytes = read_step(file, input, index)?;
+        match input_fault(&input.name, input.layout.dtype, &bytes, &self.bounds) {
+            Some(fault) => Err(RuntimeError::file(file.path(), &format!("step {step}: {fault}"))),
+            None => Ok(bytes),
+        }
+    }
+
+    /// What tells this data from other.
+    pub(super) fn describe(&self, hasher: &mut blake3::Hasher) {
+        for (file, steps) in &self.files {
+            hasher.update(format!("{steps} {:?}", file.entries()).as_bytes());
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use indexmap::{IndexMap, IndexSet};
 
 use super::names::{Member, members, rolled};
 use super::safetensors::{Item, TensorFile, write};
+use super::values::{Refused, find_float};
 use crate::error::{Result, RuntimeError};
 use crate::program::{Initial, Program, Role, StateId, StateTensor, TensorName};
 use crate::session::{Session, same_order};
@@ -33,7 +34,7 @@ struct Place {
 ///
 /// # Errors
 /// A file can't be read, or parameters are missing, left over or of another shape; all of them are
-/// listed, and nothing is changed.
+/// listed, and nothing is changed. A value that is not finite ends it where it is found.
 pub fn load_weights(session: &mut Session, paths: &[PathBuf]) -> Result<()> {
     let files = paths.iter().map(|path| TensorFile::open(path)).collect::<Result<Vec<_>>>()?;
     let mut problems = Vec::new();
@@ -58,7 +59,12 @@ pub fn load_weights(session: &mut Session, paths: &[PathBuf]) -> Result<()> {
         if let Some(place) = source_path(&program, tensor).and_then(|path| found.get(path)) {
             let mut whole = Vec::new();
             for Place { file, name } in place {
-                whole.extend(files[*file].read(name, tensor.layout.dtype)?);
+                let bytes = files[*file].read(name, tensor.layout.dtype)?;
+                if let Some((at, value)) = find_float(tensor.layout.dtype, &bytes, Refused::NotFinite) {
+                    let reason = format!("`{name}` holds {value} (element {at})");
+                    return Err(RuntimeError::file(files[*file].path(), &reason));
+                }
+                whole.extend(bytes);
             }
             session.set_state_bytes(tensor, &whole);
         }

@@ -273,6 +273,8 @@ pub struct KernelCall {
     pub pointers: Vec<BufferRef>,
     /// Integer operands.
     pub integers: Vec<Affine>,
+    /// Which of the pointers lead to float results, and of what type: what a search for NaN reads.
+    pub floats: Vec<(u32, DType)>,
 }
 
 /// How partial values are combined, always in the order of the ranks in the group. Floating-point

@@ -14,12 +14,14 @@ mod validate;
 use serde::{Deserialize, Serialize};
 
 pub use artifact::CpuFeatures;
+pub use instruction::LOOP_DEPTH_LIMIT;
 pub use instruction::{
     Affine, AffineTerm, AttentionBackwardCall, AttentionCall, BufferRef, BufferTerm, Collective,
     CollectiveKind, CollectiveTensor, Instruction, KernelCall, Loop, LoopOrder, Operation, Permutation,
     Position, Reduction, Space, Strides, Transfer, Variable,
 };
 pub use layout::{Dimension, Layout, Mesh, MeshAxis, Placement};
+pub use validate::{BYTES_LIMIT, DIMENSION_LIMIT};
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(

@@ -3,10 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::collectives::{Refusal, Seat};
 use crate::error::{Result, RuntimeError};
-use crate::executor::{Executor, Interruption, StepNumbers, Trouble};
+use crate::executor::{Executor, Interruption, NotFinite, StepNumbers, Trouble};
 use crate::health::Health;
 use crate::program::{LocationId, Program};
 use crate::signal::Signal;
@@ -24,6 +25,7 @@ pub struct Control {
     step: AtomicU64,
     seed: AtomicU64,
     closing: AtomicBool,
+    stuck: AtomicBool,
 }
 
 impl Control {
@@ -37,11 +39,13 @@ impl Control {
             step: AtomicU64::new(0),
             seed: AtomicU64::new(0),
             closing: AtomicBool::new(false),
+            stuck: AtomicBool::new(false),
         }
     }
 
-    /// Makes all ranks run a step and waits for them.
-    pub fn step(&self, numbers: StepNumbers, ranks: usize) -> Result<()> {
+    /// Makes all ranks run a step and waits for them: once one has failed, for no longer than `patience`, as another
+    /// may never come back.
+    pub fn step(&self, numbers: StepNumbers, ranks: usize, patience: Duration) -> Result<()> {
         if let Some(failure) = self.health.failure() {
             return Err(failure);
         }
@@ -50,11 +54,23 @@ impl Control {
         let before = self.finished.get();
         self.asked.increment();
         let all = |count: u32| count.wrapping_sub(before) as usize == ranks;
-        self.finished.wait(0, all, || false);
+        let mut failed_at: Option<Instant> = None;
+        let give_up = || {
+            let failed = self.health.has_failed();
+            failed && failed_at.get_or_insert_with(Instant::now).elapsed() >= patience
+        };
+        if !self.finished.wait(0, all, give_up) {
+            self.stuck.store(true, Ordering::Relaxed);
+        }
         match self.health.has_failed() {
             true => Err(self.health.failure().unwrap_or_else(|| RuntimeError::Bug("a rank failed".into()))),
             false => Ok(()),
         }
+    }
+
+    /// Whether a rank never came back from a step, so that its thread and memory are still in use.
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
     }
 
     /// Sends the ranks home.
@@ -129,6 +145,18 @@ impl Rank {
         match interruption.trouble {
             Trouble::Panicked => {
                 Some(RuntimeError::Bug(format!("{} panicked at {place}", self.name(self.number))))
+            }
+            Trouble::NotFinite { value, element } => {
+                let value = match value {
+                    NotFinite::Nan => "NaN",
+                    NotFinite::Infinity => "infinity",
+                    NotFinite::NegativeInfinity => "negative infinity",
+                };
+                let (step, own) = (self.control.step.load(Ordering::Relaxed), self.name(self.number));
+                Some(RuntimeError::Fault(format!(
+                    "step {step}: {own} computes {value} at {place} (element {element} of its part); what it \
+                     computed before in this step is finite"
+                )))
             }
             Trouble::Refused { refusal: Refusal::Abandoned, .. } => None,
             Trouble::Refused { seat, refusal: Refusal::Missing(member) } => {

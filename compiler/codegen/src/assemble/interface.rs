@@ -35,7 +35,8 @@ impl Assembler<'_> {
         let kernel = builder.finish().map_err(|error| super::AssembleError::Lower(error.into()))?;
         let kernel = self.add_kernel(kernel, 1)?;
         let integers = vec![target::Affine::constant(0).plus(target::Variable::Step, 1)];
-        let call = target::KernelCall { kernel, pointers: vec![self.buffer(input.value)?], integers };
+        let pointers = vec![self.buffer(input.value)?];
+        let call = target::KernelCall { kernel, pointers, integers, floats: Vec::new() };
         let operation = target::Operation::Kernel(call);
         Ok(vec![target::Instruction { location: target::LocationId(0), operation }])
     }

@@ -15,8 +15,15 @@ use crate::kir::Kernel;
 use crate::lower::{Integer, LowerError, Unknown, lower_kernel};
 use dtlc_ir::memory::{MemoryPlan, Write};
 use dtlc_ir::{Dim, Inst, Op, Phase, Program, Region, Scan, Value};
+use dtlc_passes::limits;
 use dtlc_runtime::program as target;
+use place::dtype;
 use std::fmt;
+
+// Whatever the passes let through, the runtime takes.
+const _: () = assert!(limits::MOST_BYTES == target::BYTES_LIMIT);
+const _: () = assert!(limits::MOST_DIMS == target::DIMENSION_LIMIT);
+const _: () = assert!(limits::MOST_LOOPS == target::LOOP_DEPTH_LIMIT);
 
 /// A kernel of an assembled program, for people.
 #[derive(Clone, Debug)]
@@ -199,7 +206,10 @@ impl Assembler<'_> {
         let pointers =
             inst.args.iter().chain(&inst.results).map(|&value| self.buffer(value)).collect::<Result<_>>()?;
         let integers = lowered.integers.iter().map(|integer| self.affine(integer)).collect();
-        Ok(target::Operation::Kernel(target::KernelCall { kernel, pointers, integers }))
+        let results = (inst.args.len() as u32..).zip(&inst.results);
+        let floats = results.filter(|(_, value)| self.program.ty(**value).dtype.is_float());
+        let floats = floats.map(|(index, &value)| (index, dtype(self.program.ty(value).dtype))).collect();
+        Ok(target::Operation::Kernel(target::KernelCall { kernel, pointers, integers, floats }))
     }
 
     /// Compiles a kernel, or finds an equal one.

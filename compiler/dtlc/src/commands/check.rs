@@ -8,7 +8,7 @@ use crate::load::{SourceText, options};
 use crate::output::Output;
 use crate::pipeline::{Mode, Stage, compile};
 use dtlc_lang::diagnostic::sort_diagnostics;
-use dtlc_lang::{Checked, Diagnostic, PlanChoice, check_all};
+use dtlc_lang::{Checked, Diagnostic, Options, PlanChoice, check_all};
 use serde::Serialize;
 
 /// What is said of a plan without fault.
@@ -29,17 +29,27 @@ struct PlanReport {
 pub fn run(arguments: &Check, output: &Output) -> Result<(), Failure> {
     let source = SourceText::read(&arguments.source.file)?;
     let checked = check_all(&FileLoader, &source.name, &source.bytes);
-    let Checked { sources, mut diagnostics, models, plans } = checked;
+    let Checked { sources, mut diagnostics, models, plans, overridable } = checked;
     let mut choices: Vec<PlanChoice> =
         plans.iter().map(|(plan, _)| PlanChoice::Named(plan.clone())).collect();
+    let mut overrides = vec![options(&arguments.source.choice).overrides; choices.len().max(1)];
     if let Some(name) = &arguments.source.choice.plan {
         choices = vec![PlanChoice::Named(name.clone())];
     } else if choices.is_empty() && models.len() == 1 {
         choices = vec![PlanChoice::None];
+    } else {
+        // A plan is checked with the sizes that it knows; one that no plan knows is refused by each.
+        let known = |names: &[String], name: &str| names.iter().any(|known| known == name);
+        for (own, names) in overrides.iter_mut().zip(&overridable) {
+            own.retain(|(name, _)| {
+                let name = name.strip_prefix("batch.").unwrap_or(name);
+                known(names, name) || !overridable.iter().any(|names| known(names, name))
+            });
+        }
     }
     let mut reports = Vec::new();
-    for plan in choices {
-        match check_plan(arguments, &source, plan) {
+    for (plan, overrides) in choices.into_iter().zip(overrides) {
+        match check_plan(&source, Options { plan, overrides }) {
             Ok((report, found)) => {
                 reports.push(report);
                 diagnostics.extend(found);
@@ -69,12 +79,8 @@ pub fn run(arguments: &Check, output: &Output) -> Result<(), Failure> {
 }
 
 /// Compiles under one plan; returns its figures and what its memory and contracts refuse.
-fn check_plan(
-    arguments: &Check,
-    source: &SourceText,
-    plan: PlanChoice,
-) -> Result<(PlanReport, Vec<Diagnostic>), Failure> {
-    let compiled = source.compile(&dtlc_lang::Options { plan, ..options(&arguments.source.choice) })?;
+fn check_plan(source: &SourceText, options: Options) -> Result<(PlanReport, Vec<Diagnostic>), Failure> {
+    let compiled = source.compile(&options)?;
     let mode = Mode::of_plan(compiled.plan.as_ref());
     let compilation = compile(&compiled, mode, Stage::Program)
         .map_err(|trouble| trouble.into_failure(&compiled.sources))?;

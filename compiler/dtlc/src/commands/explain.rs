@@ -36,7 +36,8 @@ pub fn run(arguments: &Explain, output: &Output) -> Result<(), Failure> {
     if output.json {
         return output.json(&figures);
     }
-    let model = annotated(&compiled, &compilation, &figures)?;
+    let overridden: Vec<String> = arguments.choice.define.iter().map(|(name, _)| name.clone()).collect();
+    let model = annotated(&compiled, &compilation, &figures, &overridden)?;
     output.text(&canonical(&format!("{model}\n{}", report(&compiled, &compilation, &figures)))?)
 }
 

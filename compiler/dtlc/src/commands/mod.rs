@@ -13,6 +13,7 @@ mod verify;
 use crate::cli::{Command, Device};
 use crate::failure::Failure;
 use crate::output::Output;
+use dtlc_runtime::session::Watch;
 
 /// Runs a command.
 ///
@@ -40,4 +41,9 @@ fn require_cpu(device: Device) -> Result<(), Failure> {
         Device::Emu => "emu",
     };
     Err(Failure::Usage(format!("`--device {name}` is not there yet; `--device cpu` is")))
+}
+
+/// What `--check-finite` asks of the runtime.
+fn watch(check_finite: bool) -> Watch {
+    Watch { finite: check_finite, ..Watch::default() }
 }

@@ -1,19 +1,22 @@
 //! `dtlc run`: one evaluation.
 
 use crate::cli::{Run, WithRespectTo};
-use crate::commands::require_cpu;
+use crate::commands::{require_cpu, watch};
 use crate::failure::Failure;
 use crate::load::{SourceText, options};
-use crate::machine;
+use crate::machine::{self, index_bounds};
 use crate::output::Output;
-use crate::pipeline::Mode;
+use crate::pipeline::{Mode, Stage, compile};
 use dtlc_lang::Compiled;
+use dtlc_runtime::RuntimeError;
 use dtlc_runtime::files::safetensors::read_all;
+use dtlc_runtime::files::values::input_fault;
 use dtlc_runtime::files::weights::{load_weights, save_tensors};
 use dtlc_runtime::tensor::HostTensor;
 use dtlc_runtime::train::evaluate;
 use indexmap::IndexMap;
 use serde_json::json;
+use std::path::Path;
 
 /// Evaluates a model on given inputs.
 ///
@@ -34,7 +37,8 @@ pub fn run(arguments: &Run, output: &Output) -> Result<(), Failure> {
         None => Mode::Evaluate,
         Some(WithRespectTo::Params) => Mode::Gradients,
     };
-    let mut session = machine::start(&compiled, mode)?;
+    refuse_values(&compiled, &inputs, &arguments.inputs)?;
+    let mut session = machine::start(&compiled, mode, watch(arguments.check_finite))?;
     session.initialise(arguments.seed)?;
     if !arguments.weights.is_empty() {
         load_weights(&mut session, &arguments.weights)?;
@@ -48,6 +52,23 @@ pub fn run(arguments: &Run, output: &Output) -> Result<(), Failure> {
     let count = results.len();
     let loss = loss.map_or_else(|| "no loss".to_owned(), |loss| format!("loss {loss}"));
     output.text(&format!("{loss}; {count} tensor(s) in {}\n", arguments.output.display()))
+}
+
+/// Refuses inputs whose values can't be meant: an index out of range, NaN.
+fn refuse_values(
+    compiled: &Compiled,
+    inputs: &IndexMap<String, HostTensor>,
+    path: &Path,
+) -> Result<(), Failure> {
+    let compilation = compile(compiled, Mode::Evaluate, Stage::Logical)
+        .map_err(|trouble| trouble.into_failure(&compiled.sources))?;
+    let bounds = index_bounds(&compilation.logical);
+    let faults = inputs.iter().filter_map(|(name, tensor)| {
+        let fault = input_fault(name, tensor.dtype, &tensor.bytes, &bounds)?;
+        Some(format!("{}: {fault}", path.display()))
+    });
+    let faults: Vec<String> = faults.collect();
+    if faults.is_empty() { Ok(()) } else { Err(RuntimeError::Input(faults).into()) }
 }
 
 /// Sizes of dimensions that the model leaves open and nothing else gives, as the inputs have them.

@@ -1,15 +1,16 @@
 //! `dtlc train`.
 
 use crate::cli::Train;
-use crate::commands::require_cpu;
-use crate::failure::Failure;
+use crate::commands::{require_cpu, watch};
+use crate::failure::{Failure, show_diagnostics};
 use crate::load::load;
 use crate::machine;
 use crate::output::Output;
 use crate::pipeline::{Mode, Stage, compile};
-use dtlc_lang::{Code, Compiled, Diagnostic};
+use dtlc_lang::{Code, Compiled, Diagnostic, SourceMap};
 use dtlc_runtime::files::checkpoint::{self, Progress};
 use dtlc_runtime::files::data::{Data, DataOptions, TokenWidth};
+use dtlc_runtime::files::values::IndexBound;
 use dtlc_runtime::files::weights::load_weights;
 use dtlc_runtime::session::Session;
 use dtlc_runtime::train::{Checkpoints, Ending, StepReport, TrainOptions, train};
@@ -32,9 +33,14 @@ pub fn run(arguments: &Train, output: &Output) -> Result<(), Failure> {
     if compiled.plan.as_ref().is_none_or(|plan| plan.optimizer.is_none()) {
         return Err(without_optimizer(&compiled));
     }
-    let mut session = machine::start(&compiled, Mode::Train)?;
-    let Progress { step: done, seed } = prepare(arguments, &mut session, output)?;
-    let data = Data::open(&arguments.data, session.program(), data_options(&compiled, seed)?)?;
+    let mut session = machine::start(&compiled, Mode::Train, watch(arguments.check_finite))?;
+    let Start { progress: Progress { step: done, seed }, data: before } =
+        prepare(arguments, &mut session, output)?;
+    let (data_options, bounds) = data_options(&compiled, seed)?;
+    let data = Data::open(&arguments.data, session.program(), data_options)?.held_to(bounds);
+    if before.is_some_and(|before| before != data.fingerprint()) {
+        warn_of_other_data(output);
+    }
     let checkpoints = arguments
         .checkpoint
         .clone()
@@ -78,19 +84,34 @@ fn without_optimizer(compiled: &Compiled) -> Failure {
 }
 
 /// How to read data for this model: tokens have to be in the vocabulary, which also says how wide they are.
-fn data_options(compiled: &Compiled, seed: u64) -> Result<DataOptions, Failure> {
+fn data_options(compiled: &Compiled, seed: u64) -> Result<(DataOptions, Vec<IndexBound>), Failure> {
     let compilation = compile(compiled, Mode::Evaluate, Stage::Logical)
         .map_err(|trouble| trouble.into_failure(&compiled.sources))?;
     let bounds = machine::index_bounds(&compilation.logical);
-    let tokens = bounds.iter().find(|(name, _)| name == "tokens");
-    Ok(match tokens {
-        Some(&(_, vocabulary)) => DataOptions::for_vocabulary(vocabulary, seed),
+    let tokens = bounds.iter().find(|bound| bound.input == "tokens");
+    let options = match tokens {
+        Some(bound) => DataOptions::for_vocabulary(bound.below, seed),
         None => DataOptions { seed, vocabulary: None, width: TokenWidth::U32 },
-    })
+    };
+    Ok((options, bounds))
 }
 
-/// Sets the state that a run starts from; returns the steps that are done already, and the run's seed.
-fn prepare(arguments: &Train, session: &mut Session, output: &Output) -> Result<Progress, Failure> {
+/// Where a run starts.
+struct Start {
+    progress: Progress,
+    /// What tells the data of the run so far from other.
+    data: Option<String>,
+}
+
+fn warn_of_other_data(output: &Output) {
+    let diagnostic =
+        Diagnostic::warning(Code::UnfitData, "`--data` is not what the run was trained on so far")
+            .why("steps go on where the run stopped, in an order made for the data given now");
+    show_diagnostics(&[diagnostic], &SourceMap::new(), output);
+}
+
+/// Sets the state that a run starts from.
+fn prepare(arguments: &Train, session: &mut Session, output: &Output) -> Result<Start, Failure> {
     if let Some(folder) = arguments.checkpoint.as_deref().filter(|_| arguments.resume) {
         return resume(folder, arguments.seed, session, output);
     }
@@ -104,7 +125,7 @@ fn prepare(arguments: &Train, session: &mut Session, output: &Output) -> Result<
         session.initialise_constants()?;
         load_weights(session, &arguments.weights)?;
     }
-    Ok(Progress { step: 0, seed })
+    Ok(Start { progress: Progress { step: 0, seed }, data: None })
 }
 
 /// Makes the folder for a new run's checkpoints, before any work is done that could not be saved.
@@ -126,7 +147,7 @@ fn resume(
     seed: Option<u64>,
     session: &mut Session,
     output: &Output,
-) -> Result<Progress, Failure> {
+) -> Result<Start, Failure> {
     let Some(path) = checkpoint::newest(folder)? else {
         return Err(crate::files::unusable(folder, &"it holds no checkpoint to go on from"));
     };
@@ -136,7 +157,7 @@ fn resume(
         return Err(crate::files::unusable(&path, &reason));
     }
     output.note(&format!("going on from {} (step {})", path.display(), progress.step));
-    Ok(progress)
+    Ok(Start { progress, data: checkpoint::data_of(&path)? })
 }
 
 /// Shows steps: a bar on a terminal, else a line each.

@@ -21,6 +21,9 @@ pub fn run(arguments: &Verify, output: &Output) -> Result<(), Failure> {
     let (compiled, changes) = shrunk(&source, &options, compiled)?;
     let found = compare(&compiled, arguments.seed)?;
     show(&found, &changes, output)?;
+    if found.ranks == 1 {
+        output.note("there is one rank, so the program was compared with itself: choose a plan with a mesh");
+    }
     if is_good(&found) {
         return Ok(());
     }

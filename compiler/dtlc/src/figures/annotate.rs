@@ -3,6 +3,7 @@
 //! Works on the text of the user's file: dimensions of types get their `@axis`, everything else becomes comments, so
 //! that the result is legal input. What stands in other files is shown at the declaration that leads there.
 
+use super::overrides::override_edits;
 use super::{Figures, bytes, scheduled};
 use crate::failure::Failure;
 use crate::pipeline::{Compilation, Sharded};
@@ -15,7 +16,7 @@ use dtlc_lang::{Compiled, SourceFile, Span, parse};
 use dtlc_passes::report::collectives;
 use std::ops::Range;
 
-/// The root file's text with placements and collectives written in.
+/// The root file's text with placements and collectives written in, and with the sizes that `-D` gave to `overridden`.
 ///
 /// # Errors
 /// A compilation that did not go to its end: a bug.
@@ -23,6 +24,7 @@ pub fn annotated(
     compiled: &Compiled,
     compilation: &Compilation,
     figures: &Figures,
+    overridden: &[String],
 ) -> Result<String, Failure> {
     let Some(file) = compiled.sources.files().next() else { return Ok(String::new()) };
     let sharded = compilation.sharded.as_ref();
@@ -30,7 +32,8 @@ pub fn annotated(
     let mut writer = Writer { file, model: &compiled.model, sharded, edits: Vec::new() };
     let chosen = compiled.plan.as_ref().map(|plan| plan.name.as_str());
     let mut end = 0;
-    for item in &parse(file).file.items {
+    let items = parse(file).file.items;
+    for item in &items {
         let other = match item {
             Item::Plan(plan) => Some(plan.name.name.as_str()) != chosen,
             Item::Model(model) => model.name.name != compiled.model.name,
@@ -48,6 +51,7 @@ pub fn annotated(
             Item::Error(_) => {}
         }
     }
+    writer.edits.extend(override_edits(compiled, &items, overridden));
     writer.collectives(&scheduled(compilation)?.planned, figures);
     Ok(writer.finish())
 }

@@ -3,6 +3,8 @@
 use super::{Figures, bytes, place, scheduled};
 use crate::failure::Failure;
 use crate::pipeline::Compilation;
+use cranelift_entity::PrimaryMap;
+use dtlc_ir::{Origin, OriginInfo};
 use dtlc_lang::{Code, Compiled, Diagnostic};
 use dtlc_passes::expect::{BrokenContract, check_contracts};
 
@@ -25,26 +27,47 @@ pub fn refusals(
         let (needs, may) = (bytes(peak), bytes(limit.bytes));
         let title = format!("plan `{}` needs {needs} a rank and may use {may}", plan.name);
         let diagnostic = Diagnostic::error(Code::MemoryExceeded, title)
-            .label(limit.span, format!("{} bytes over", peak - limit.bytes))
+            .label(limit.span, format!("{} over", bytes(peak - limit.bytes)))
             .why("memory is planned before anything runs: this is what a step touches, to the byte")
             .hint("`remat full` keeps less; or shard more, or make `micro` smaller");
         found.push(with_largest(diagnostic, figures));
     }
     let planned = &scheduled(compilation)?.planned;
-    for broken in check_contracts(planned, &plan.expect, peak) {
-        let BrokenContract { message, span, expected, found: actual, counted } = broken;
-        let mut diagnostic = Diagnostic::error(Code::ExpectationBroken, message)
-            .label(span, format!("expected {expected}, found {actual}"))
-            .why("a plan's `expect` is a contract; kinds of collectives that it does not name are expected not to be there");
-        for call in &counted {
-            let (count, kind, phase) = (call.per_run, call.kind.name(), call.phase.name());
-            let (at, why) = (place(&planned.origins[call.origin]), call.why.join("; "));
-            diagnostic = diagnostic.note(format!("{count} {kind} {phase} at {at}: {why}"));
-        }
-        let is_peak = counted.is_empty() && actual == peak;
-        found.push(if is_peak { with_largest(diagnostic, figures) } else { diagnostic });
+    let broken = check_contracts(planned, &plan.expect, peak);
+    // A contract counts several kinds of collectives, and is one mistake however many of them differ.
+    for contract in broken.chunk_by(|left, right| left.span == right.span) {
+        found.push(broken_contract(contract, &planned.origins, figures));
     }
     Ok(found)
+}
+
+fn broken_contract(
+    contract: &[BrokenContract],
+    origins: &PrimaryMap<Origin, OriginInfo>,
+    figures: &Figures,
+) -> Diagnostic {
+    let peak = figures.memory.peak;
+    let is_peak = |broken: &BrokenContract| broken.counted.is_empty() && broken.found == peak;
+    let said = |broken: &BrokenContract| match is_peak(broken) {
+        true => {
+            let (needs, may) = (bytes(broken.found), bytes(broken.expected));
+            (
+                format!("the peak is {needs}, and the plan expects at most {may}"),
+                format!("{} over", bytes(broken.found - broken.expected)),
+            )
+        }
+        false => (broken.message.clone(), format!("expected {}, found {}", broken.expected, broken.found)),
+    };
+    let (messages, labels): (Vec<String>, Vec<String>) = contract.iter().map(said).unzip();
+    let mut diagnostic = Diagnostic::error(Code::ExpectationBroken, messages.join("; "))
+        .label(contract[0].span, labels.join("; "))
+        .why("a plan's `expect` is a contract; kinds of collectives that it does not name are expected not to be there");
+    for call in contract.iter().flat_map(|broken| &broken.counted) {
+        let (count, kind, phase) = (call.per_run, call.kind.name(), call.phase.name());
+        let (at, why) = (place(&origins[call.origin]), call.why.join("; "));
+        diagnostic = diagnostic.note(format!("{count} {kind} {phase} at {at}: {why}"));
+    }
+    if contract.iter().any(is_peak) { with_largest(diagnostic, figures) } else { diagnostic }
 }
 
 fn with_largest(mut diagnostic: Diagnostic, figures: &Figures) -> Diagnostic {

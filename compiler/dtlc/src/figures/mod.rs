@@ -7,6 +7,7 @@ mod annotate;
 mod flops;
 mod limits;
 mod memory;
+mod overrides;
 
 pub use annotate::{annotated, shortened};
 pub use limits::refusals;

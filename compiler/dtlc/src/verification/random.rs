@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use dtlc_ir::philox;
+use dtlc_runtime::files::values::IndexBound;
 use dtlc_runtime::program::{DType, Initial, Program, Role, StateId};
 use dtlc_runtime::session::Session;
 use dtlc_runtime::tensor::HostTensor;
@@ -40,19 +41,20 @@ pub fn weights(session: &mut Session, seed: u64) -> Result<IndexMap<String, Host
 #[must_use]
 pub fn inputs(
     program: &Program,
-    bounds: &[(String, u64)],
+    bounds: &[IndexBound],
     ignored: bool,
     seed: u64,
 ) -> IndexMap<String, HostTensor> {
-    let smallest = bounds.iter().map(|(_, bound)| *bound).min().unwrap_or(NO_TABLE);
+    let smallest = bounds.iter().map(|bound| bound.below).min().unwrap_or(NO_TABLE);
     let mut inputs = IndexMap::new();
     for (index, input) in program.inputs.iter().enumerate() {
         let shape = input.layout.global_shape();
         let count = input.layout.global_elements();
         // Streams of inputs stand behind those of parameters.
         let drawn: Vec<f32> = numbers(seed, u32::MAX - index as u32).take(count as usize).collect();
-        let bound = bounds.iter().find(|(name, _)| *name == input.name).map_or(smallest, |(_, bound)| *bound);
-        let is_label = ignored && bounds.iter().all(|(name, _)| *name != input.name);
+        let known = bounds.iter().find(|bound| bound.input == input.name);
+        let bound = known.map_or(smallest, |known| known.below);
+        let is_label = ignored && known.is_none_or(|known| known.marks.contains(&u32::MAX));
         let integer = |(position, number): (usize, &f32)| {
             let marked = is_label && position as u64 % IGNORED == IGNORED - 1;
             if marked { u32::MAX } else { (f64::from(*number) * bound as f64) as u32 }

@@ -1,5 +1,7 @@
 //! Tests of the built `dtlc` command.
 
+mod bad_files;
+mod bad_input;
 mod command_line;
 mod runs;
 mod stages;

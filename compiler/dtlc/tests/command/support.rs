@@ -34,7 +34,9 @@ impl Dtlc {
 
     /// Writes a file in the folder.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
-        std::fs::write(self.path(name), content).expect("the file is written");
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder is made");
+        std::fs::write(path, content).expect("the file is written");
     }
 
     /// The command, not started yet.

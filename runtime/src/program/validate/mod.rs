@@ -9,16 +9,16 @@ use std::collections::BTreeSet;
 use super::{
     Affine, AttentionBackwardCall, AttentionCall, AxisId, BufferRef, Collective, CollectiveKind,
     CollectiveTensor, DType, Initial, Instruction, KernelCall, Layout, LocationId, Loop, Mesh, Operation,
-    Program, Reduction, StateTensor, TensorName, Transfer, Variable, instruction::LOOP_DEPTH_LIMIT,
+    Program, Reduction, StateId, StateTensor, TensorName, Transfer, Variable, instruction::LOOP_DEPTH_LIMIT,
     instruction::Space,
 };
 
 /// No space, tensor or stride is larger than this, so that sums of a few never overflow.
-const BYTES_LIMIT: u64 = 1 << 46;
+pub const BYTES_LIMIT: u64 = 1 << 46;
 /// No mesh is larger than this.
 const RANK_LIMIT: u64 = 1 << 20;
 /// No tensor has more dimensions, and no buffer more terms.
-const DIMENSION_LIMIT: usize = 32;
+pub const DIMENSION_LIMIT: usize = 32;
 /// No call has more operands.
 const OPERAND_LIMIT: usize = 4096;
 
@@ -68,9 +68,16 @@ impl Program {
     }
 
     fn check_initial(&self, tensor: &StateTensor) -> Check {
-        let Initial::CopyOf(source) = tensor.initial else {
-            return Ok(());
+        let (first, second) = match tensor.initial {
+            Initial::Constant(value) => (value, 0.0),
+            Initial::Normal { mean, deviation } => (mean, deviation),
+            Initial::Uniform { low, high } => (low, high),
+            Initial::CopyOf(source) => return self.check_copy(tensor, source),
         };
+        require(first.is_finite() && second.is_finite(), || "starts with what is no number".into())
+    }
+
+    fn check_copy(&self, tensor: &StateTensor, source: StateId) -> Check {
         let source = self.state.get(source.index()).ok_or("is a copy of a tensor that does not exist")?;
         require(!matches!(source.initial, Initial::CopyOf(_)), || "is a copy of a copy".into())?;
         require(source.layout.global_shape() == tensor.layout.global_shape(), || {
@@ -186,6 +193,11 @@ impl Program {
         let few = call.pointers.len() <= OPERAND_LIMIT && call.integers.len() <= OPERAND_LIMIT;
         require(few, || format!("`{}` takes too many operands", kernel.name))?;
         call.pointers.iter().try_for_each(|pointer| self.check_buffer(pointer, 1, loops))?;
+        for &(index, dtype) in &call.floats {
+            let pointer = call.pointers.get(index as usize);
+            let whole = pointer.is_some_and(|it| it.bytes.is_multiple_of(dtype.bytes()));
+            require(whole && call.floats.len() <= OPERAND_LIMIT, || "names no float result".into())?;
+        }
         call.integers.iter().try_for_each(|integer| self.check_affine(integer, loops))
     }
 
