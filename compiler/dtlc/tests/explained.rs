@@ -83,6 +83,40 @@ fn sequence_parallelism_gathers_and_scatters_twice_a_direction() {
 }
 
 #[test]
+fn the_logits_of_a_large_vocabulary_are_in_chunks_whose_statistics_are_reduced_together() {
+    for (plan, ways, calls) in [("b8_one", 1, 0), ("b70_tp8", 8, 2)] {
+        let explained = llama(plan);
+        let chunked = explained["chunked"].as_array().expect("a list");
+        assert_eq!(chunked.len(), 1, "{plan}");
+        let logits = &chunked[0];
+        assert!(logits["span"].as_str().is_some_and(|span| span.contains(".dtl:")), "{plan}: {logits}");
+        assert_eq!(logits["bytes"], 8192 * 128_256 * 2 / ways, "{plan}");
+        assert_eq!((&logits["dim"], &logits["chunks"]), (&Value::from("S"), &Value::from(16)), "{plan}");
+        // A maximum, and the two sums in one call.
+        let all = explained["collectives"].as_array().expect("a list");
+        let of_loss = |call: &&Value| {
+            call["phase"] == "forward" && call["span"].as_str().is_some_and(|span| span.contains("loss.dtl"))
+        };
+        let found: Vec<&Value> = all.iter().filter(of_loss).collect();
+        assert_eq!(found.len(), calls, "{plan}: {found:?}");
+        assert!(found.iter().all(|call| call["per_step"] == 1), "{plan}: {found:?}");
+    }
+    let small = explain("examples/golden/llama.dtl", "tp2", &[]);
+    assert_eq!(small["chunked"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn what_follows_from_a_weight_that_is_gathered_again_is_not_kept() {
+    let explained = llama("b70_zero3_dp64");
+    for line in explained["memory"]["by_line"].as_array().expect("a list") {
+        let norm =
+            line["values"].as_array().expect("a list").iter().any(|value| value == "layers.norm_attn.out");
+        // One block's at most, not those of all 80.
+        assert!(!norm || line["bytes"].as_u64() < Some(2 << 30), "{line}");
+    }
+}
+
+#[test]
 fn zero_3_gathers_a_block_in_one_call_and_scatters_its_gradients_in_one() {
     let calls = calls_of_a_block(&llama("b70_zero3_dp64"), 80);
     let block =

@@ -16,7 +16,9 @@ use crate::regions::{copy, substitute};
 use crate::report::layer_of;
 use crate::simplify::remove_dead;
 use crate::uses::for_each_use;
-use dtlc_ir::{Inst, Op, Phase, Program, Region, Scan, ScanOutput, Type, Value};
+use dtlc_ir::{
+    Axis, CollectiveKind, Inst, Op, Phase, Program, ReduceOp, Region, Scan, ScanOutput, Type, Value,
+};
 use dtlc_lang::plan::{Policy, Remat};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -53,7 +55,8 @@ struct Residual {
 fn in_pair(program: &mut Program, rules: &[Remat], region: &mut Region, forward: usize, backward: usize) {
     let Some(residuals) = residuals(region, forward, backward) else { return };
     let Op::Scan(from) = region.insts[forward].op.clone() else { return };
-    let kept = kept(program, rules, &from, &residuals);
+    let moved = moved_anew(program, &region.insts[forward], &region.insts[backward]);
+    let kept = kept(program, rules, &from, &residuals, &moved);
     let dropped: Vec<&Residual> =
         residuals.iter().filter(|residual| !kept.contains(&residual.made)).collect();
     if dropped.is_empty() {
@@ -111,6 +114,36 @@ fn shared_slices(forward: &Inst, backward: &Inst) -> Vec<(Value, Value)> {
     slices(from).filter_map(twin).collect()
 }
 
+/// What the forward body gathers of parameters, where the backward body gathers the same anyway.
+fn moved_anew(program: &Program, forward: &Inst, backward: &Inst) -> FxHashSet<Value> {
+    let mut twins: FxHashMap<Value, Value> = shared_slices(forward, backward).into_iter().collect();
+    let (Op::Scan(from), Op::Scan(to)) = (&forward.op, &backward.op) else { return FxHashSet::default() };
+    let mut moved = FxHashSet::default();
+    for inst in from.body.insts.iter().filter(|inst| movement(inst).is_some()) {
+        let Some(&arg) = twins.get(&inst.args[0]) else { continue };
+        let same = |other: &&Inst| {
+            movement(other) == movement(inst)
+                && other.args[..] == [arg]
+                && program.ty(other.results[0]) == program.ty(inst.results[0])
+        };
+        if let Some(twin) = to.body.insts.iter().find(same) {
+            twins.insert(inst.results[0], twin.results[0]);
+            moved.insert(inst.results[0]);
+        }
+    }
+    moved
+}
+
+/// What an instruction that moves one value does with it.
+fn movement(inst: &Inst) -> Option<(Option<(CollectiveKind, &[Axis])>, ReduceOp)> {
+    match &inst.op {
+        _ if inst.args.len() != 1 => None,
+        Op::Collective(call) => Some((Some((call.kind, &call.axes[..])), call.reduce)),
+        Op::LocalSlice => Some((None, ReduceOp::Sum)),
+        _ => None,
+    }
+}
+
 fn definitions(body: &Region) -> FxHashMap<Value, usize> {
     let of = |(index, inst): (usize, &Inst)| {
         inst.results.iter().map(move |&result| (result, index)).collect::<Vec<_>>()
@@ -119,7 +152,13 @@ fn definitions(body: &Region) -> FxHashMap<Value, usize> {
 }
 
 /// The values of the forward body that stay kept.
-fn kept(program: &Program, rules: &[Remat], forward: &Scan, residuals: &[Residual]) -> FxHashSet<Value> {
+fn kept(
+    program: &Program,
+    rules: &[Remat],
+    forward: &Scan,
+    residuals: &[Residual],
+    moved: &FxHashSet<Value>,
+) -> FxHashSet<Value> {
     let layer = layer_of(program, &forward.body);
     let is_meant = |rule: &&Remat| match (rule.layer.segments.as_slice(), layer) {
         ([name], Some(scope)) => {
@@ -130,14 +169,16 @@ fn kept(program: &Program, rules: &[Remat], forward: &Scan, residuals: &[Residua
     let definition = definitions(&forward.body);
     let carries: FxHashSet<Value> = forward.body.params[..forward.carries].iter().copied().collect();
     let mut kept: FxHashSet<Value> = FxHashSet::default();
+    let mut known = moved.clone();
     match rules.iter().rev().find(is_meant).map(|rule| &rule.policy) {
         None | Some(Policy::None) => {
             let mut sorted: Vec<Value> = residuals.iter().map(|residual| residual.made).collect();
             sorted.sort_by_key(|value| definition.get(value).copied());
             for value in sorted {
                 let slice = forward.body.params[forward.carries..].contains(&value);
-                if !slice && !follows(forward, &definition, &kept, value) {
+                if !slice && !follows(forward, &definition, &known, value) {
                     kept.insert(value);
+                    known.insert(value);
                 }
             }
         }
@@ -157,21 +198,21 @@ fn kept(program: &Program, rules: &[Remat], forward: &Scan, residuals: &[Residua
     kept
 }
 
-/// Whether a value is cheap to compute from kept values, slices of stacks, and what lies outside.
+/// Whether a value is cheap to compute from known values, slices of stacks, and what lies outside.
 fn follows(
     forward: &Scan,
     definition: &FxHashMap<Value, usize>,
-    kept: &FxHashSet<Value>,
+    known: &FxHashSet<Value>,
     value: Value,
 ) -> bool {
-    if kept.contains(&value) {
+    if known.contains(&value) {
         return true;
     }
     match definition.get(&value) {
         None => !forward.body.params[..forward.carries].contains(&value),
         Some(&index) => {
             let inst = &forward.body.insts[index];
-            is_light(&inst.op) && inst.args.iter().all(|&arg| follows(forward, definition, kept, arg))
+            is_light(&inst.op) && inst.args.iter().all(|&arg| follows(forward, definition, known, arg))
         }
     }
 }
@@ -300,36 +341,28 @@ fn keep(program: &mut Program, inst: &mut Inst, value: Value) -> Value {
 }
 
 /// Lets equal movements of the same value be one: what is computed again may gather a parameter that the
-/// backward body gathers anyway.
+/// backward body gathers anyway, and then that is what it is for.
 fn share_movement(program: &Program, body: &mut Region) {
     let mut replaced: FxHashMap<Value, Value> = FxHashMap::default();
-    let mut seen: Vec<Inst> = Vec::new();
-    let key = |op: &Op| match op {
-        Op::Collective(collective) => {
-            Some((Some((collective.kind, collective.axes.clone())), collective.reduce))
-        }
-        Op::LocalSlice => Some((None, dtlc_ir::ReduceOp::Sum)),
-        _ => None,
-    };
-    body.insts.retain(|inst| {
-        if key(&inst.op).is_none() || inst.args.len() != 1 {
-            return true;
-        }
-        let same = |other: &&Inst| {
-            key(&other.op) == key(&inst.op)
+    let mut insts: Vec<Inst> = Vec::new();
+    for mut inst in std::mem::take(&mut body.insts) {
+        inst.args.iter_mut().for_each(|arg| *arg = replaced.get(arg).copied().unwrap_or(*arg));
+        let same = |other: &Inst| {
+            movement(other) == movement(&inst)
                 && other.args == inst.args
                 && program.ty(other.results[0]) == program.ty(inst.results[0])
         };
-        match seen.iter().find(same) {
-            Some(other) => {
-                replaced.insert(inst.results[0], other.results[0]);
-                false
+        let twin = if movement(&inst).is_some() { insts.iter().position(same) } else { None };
+        match twin {
+            Some(at) => {
+                replaced.insert(inst.results[0], insts[at].results[0]);
+                if insts[at].phase == Phase::Recompute {
+                    insts[at].phase = inst.phase;
+                }
             }
-            None => {
-                seen.push(inst.clone());
-                true
-            }
+            None => insts.push(inst),
         }
-    });
+    }
+    body.insts = insts;
     substitute(body, &replaced);
 }

@@ -39,7 +39,7 @@ pub struct ChunkBudget {
 
 impl Default for ChunkBudget {
     fn default() -> ChunkBudget {
-        ChunkBudget { whole: 8 << 20, chunk: 4 << 20, rows: 256 }
+        ChunkBudget { whole: 8 << 20, chunk: 8 << 20, rows: 512 }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Instructions are visited from the last to the first. Each joins the kernel of the first of its users that
 //! it fits, unless that would make a kernel wait for itself; otherwise it becomes the root of a kernel of
-//! its own. Constants and the like are copied into every kernel that uses them. Then kernels that
+//! its own. Constants and the like, and what cheap functions make of smaller tensors, are copied into every kernel
+//! that uses them, so that no mask or outer product is ever stored for a second one. Then kernels that
 //! have equal loops and read the same tensor are joined.
 
 use super::shape::{Shape, is_alias, is_cheap, is_fusible};
@@ -83,7 +84,7 @@ fn analyse(region: &Region) -> Grouping {
 }
 
 impl Former<'_> {
-    /// Constants, coordinates and cheap functions of nothing else.
+    /// Constants, coordinates, and cheap functions of those and of what is smaller than their result.
     fn mark_copied(&mut self) {
         for (index, inst) in self.insts.iter().enumerate() {
             let cheap = match inst.op {
@@ -95,7 +96,9 @@ impl Former<'_> {
                 Some(&maker) => self.grouping.fates[maker] == Fate::Copied,
                 None => false,
             };
-            if cheap && inst.args.iter().all(copied) {
+            let elements = |value: Value| self.program.ty(value).local_elements(self.program);
+            let smaller = |value: &Value| elements(*value) < elements(inst.results[0]);
+            if cheap && inst.args.iter().all(|arg| copied(arg) || smaller(arg)) {
                 self.grouping.fates[index] = Fate::Copied;
             }
         }
