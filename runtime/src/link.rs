@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::memory::RankMemory;
 use crate::program::{
     Affine, AttentionBackwardCall, AttentionCall, BufferRef, Collective, CollectiveKind, DType, Instruction,
-    KernelCall, LocationId, LoopOrder, Operation, Program, Space, Strides, Transfer, Variable,
+    KernelCall, LocationId, LoopOrder, Operation, Part, Program, Space, Strides, Transfer, Variable,
 };
 
 /// An address that moves with loop indices.
@@ -231,12 +231,12 @@ impl Linker<'_> {
             },
             Operation::Copy { source, target, rows, row_bytes, source_pitch, target_pitch } => {
                 let pitch = |pitch: u64| Strides { outer: pitch, middle: 0, block: 0 };
-                let (outer, inner) = (*rows, *row_bytes);
-                let (from, to) = (pitch(*source_pitch), pitch(*target_pitch));
+                let (source_rows, target_rows) = (pitch(*source_pitch), pitch(*target_pitch));
+                let row = Transfer::all_gather(*rows, Part::even(*row_bytes, 1));
                 LinkedOperation::Copy(LinkedCopy {
                     source: self.address(source),
                     target: self.address(target),
-                    rows: Transfer { outer, middle: 1, inner, source: from, target: to, row: None },
+                    rows: Transfer { source: source_rows, target: target_rows, ..row },
                 })
             }
             Operation::Fill { target, dtype, value } => LinkedOperation::Fill {

@@ -69,8 +69,14 @@ fn program() -> Program {
         at(1, Operation::Matmul { spec, a: buffer(0), b: buffer(1), c: buffer(2) }),
         at(1, kernel),
         at(1, collective(CollectiveKind::AllReduce(Reduction::Sum), Transfer::whole(4096))),
-        at(2, collective(CollectiveKind::ReduceScatter(Reduction::Sum), Transfer::reduce_scatter(16, 64, 4))),
-        at(2, collective(CollectiveKind::AllGather, Transfer::all_gather(16, 64, 4))),
+        at(
+            2,
+            collective(
+                CollectiveKind::ReduceScatter(Reduction::Sum),
+                Transfer::reduce_scatter(16, Part::even(64, 4)),
+            ),
+        ),
+        at(2, collective(CollectiveKind::AllGather, Transfer::all_gather(16, Part::even(64, 4)))),
     ];
     program.instructions = vec![at(0, Operation::Loop(Loop { count: 5, order: LoopOrder::Reverse, body }))];
     program

@@ -60,6 +60,7 @@ fn rich_program() -> Program {
     };
     let kernel = only_kernel(&mut program, STORE_CODE, call, 8);
     let (from, to) = (rows.clone(), square.clone());
+    let swapped = Permutation { sources: vec![1, 0] };
     let body = vec![
         at(0, kernel),
         at(
@@ -86,20 +87,20 @@ fn rich_program() -> Program {
             },
         ),
         at(1, Operation::Fill { target: square, dtype: DType::F32, value: f64::NEG_INFINITY }),
-        at(2, gather(&rows, CollectiveKind::AllGather)),
-        at(2, gather(&rows, CollectiveKind::Permute(Permutation { sources: vec![1, 0] }))),
+        at(2, collective(&rows, CollectiveKind::AllGather, Transfer::all_gather(4, Part::even(4, 2)))),
+        at(2, collective(&rows, CollectiveKind::Permute(swapped), Transfer::whole(16))),
     ];
     program.instructions = vec![at(0, Operation::Loop(Loop { count: 3, order: LoopOrder::Reverse, body }))];
     program
 }
 
-/// A collective over the second axis with the blocks of an all-gather.
-fn gather(source: &BufferRef, kind: CollectiveKind) -> Operation {
+/// A collective over the second axis.
+fn collective(source: &BufferRef, kind: CollectiveKind, transfer: Transfer) -> Operation {
     let tensor = CollectiveTensor {
         source: source.clone(),
         target: BufferRef::new(Space::Arena, 8192, 256),
         dtype: DType::F32,
-        transfer: Transfer::all_gather(4, 4, 2),
+        transfer,
     };
     Operation::Collective(Collective { kind, axes: vec![AxisId(1)], tensors: vec![tensor] })
 }

@@ -91,7 +91,7 @@ fn all_gather_puts_blocks_side_by_side() {
     everywhere(|program, axes, members| {
         let (outer, inner) = (5, 3);
         let sources = sources(program.mesh.ranks(), outer * inner);
-        let transfer = Transfer::all_gather(outer, inner, members);
+        let transfer = Transfer::all_gather(outer, Part::even(inner, members));
         let targets =
             run(program, axes, CollectiveKind::AllGather, transfer, &sources, outer * inner * members);
         for rank in 0..program.mesh.ranks() {
@@ -121,7 +121,7 @@ fn reductions_add_in_the_order_of_the_group_on_every_rank() {
             let sources = sources(program.mesh.ranks(), count);
             let whole = Transfer::whole(count);
             let reduced = run(program, axes, CollectiveKind::AllReduce(reduction), whole, &sources, count);
-            let scatter = Transfer::reduce_scatter(outer, inner, members);
+            let scatter = Transfer::reduce_scatter(outer, Part::even(inner, members));
             let kind = CollectiveKind::ReduceScatter(reduction);
             let scattered = run(program, axes, kind, scatter, &sources, outer * inner);
             for rank in 0..program.mesh.ranks() {
@@ -144,50 +144,67 @@ fn reductions_add_in_the_order_of_the_group_on_every_rank() {
     });
 }
 
+/// Whole sizes that the group divides, and some that it doesn't: pads end as zeros.
 #[test]
 fn all_to_all_moves_a_shard_from_one_dimension_to_another() {
     everywhere(|program, axes, members| {
-        let (outer, split, between, gathered, behind) = (2, 2, 3, 2, 2);
-        for position in [Position::SplitOutside, Position::SplitInside] {
-            // The whole tensor of a group is [outer, first, between, second, behind]; what is split
-            // has `split` elements on a rank afterwards, what is gathered has `gathered` before.
-            let (first, second) = match position {
-                Position::SplitOutside => (split * members, gathered * members),
-                Position::SplitInside => (gathered * members, split * members),
-            };
-            let (middle, inner) = match position {
-                Position::SplitOutside => (split * between, gathered * behind),
-                Position::SplitInside => (gathered * between, split * behind),
-            };
-            let transfer = Transfer::all_to_all(outer, middle, inner, members, position);
-            let shape = [outer, first, between, second, behind];
-            let (split_at, gather_at) = match position {
-                Position::SplitOutside => (1, 3),
-                Position::SplitInside => (3, 1),
-            };
-            // A rank's part of the whole when one dimension is sharded over the group.
-            let part = |seed: u64, sharded: usize, index: u64| -> Vec<f32> {
-                let size = shape[sharded] / members;
-                let mut values = Vec::new();
-                for flat in 0..shape.iter().product() {
-                    let behind: u64 = shape[sharded + 1..].iter().product();
-                    if flat / behind % shape[sharded] / size == index {
-                        values.push((seed * 10_000 + flat) as f32);
-                    }
-                }
-                values
-            };
-            let leader = |mesh: &Mesh, rank| group_of(mesh, axes, rank).0[0];
-            let index = |mesh: &Mesh, rank| group_of(mesh, axes, rank).1;
-            let mesh = program.mesh.clone();
-            let parts = |sharded| -> Vec<Vec<f32>> {
-                (0..mesh.ranks()).map(|rank| part(leader(&mesh, rank), sharded, index(&mesh, rank))).collect()
-            };
-            let count = parts(split_at)[0].len() as u64;
-            let targets = run(program, axes, CollectiveKind::AllToAll, transfer, &parts(gather_at), count);
-            assert_eq!(targets, parts(split_at));
+        for (missing_first, missing_second) in [(0, 0), (1, 0), (0, 1), (1, 1), (2, 3)] {
+            let (first, second) = (2 * members, 3 * members);
+            let first = first.saturating_sub(missing_first).max(1);
+            let second = second.saturating_sub(missing_second).max(1);
+            for position in [Position::SplitOutside, Position::SplitInside] {
+                exchange(program, axes, members, [first, second], position);
+            }
         }
     });
+}
+
+/// The whole tensor of a group is `[2, first, 3, second, 2]`; `first` is split afterwards, or before.
+fn exchange(
+    program: &mut Program,
+    axes: &[AxisId],
+    members: u64,
+    [first, second]: [u64; 2],
+    position: Position,
+) {
+    let (outer, between, behind) = (2, 3, 2);
+    let part = |size: u64, rest: u64| Part { block: size.div_ceil(members) * rest, whole: size * rest };
+    let transfer = Transfer::all_to_all(outer, part(first, between), part(second, behind), position);
+    let shape = [outer, first, between, second, behind];
+    let (split_at, gather_at) = match position {
+        Position::SplitOutside => (1, 3),
+        Position::SplitInside => (3, 1),
+    };
+    // A rank's part of the whole when one dimension is sharded over the group, in row-major order.
+    let part = |seed: u64, sharded: usize, index: u64| -> Vec<f32> {
+        let block = shape[sharded].div_ceil(members);
+        let mut local = shape;
+        local[sharded] = block;
+        let mut values = Vec::new();
+        for flat in 0..local.iter().product::<u64>() {
+            let (mut rest, mut whole, mut unit, mut there) = (flat, 0, 1, true);
+            for at in (0..shape.len()).rev() {
+                let start = if at == sharded { index * block } else { 0 };
+                let coordinate = start + rest % local[at];
+                there &= coordinate < shape[at];
+                whole += coordinate * unit;
+                (rest, unit) = (rest / local[at], unit * shape[at]);
+            }
+            values.push(if there { (seed * 10_000 + whole + 1) as f32 } else { 0.0 });
+        }
+        values
+    };
+    let mesh = program.mesh.clone();
+    let parts = |sharded| -> Vec<Vec<f32>> {
+        let of_rank = |rank| {
+            let (group, index) = group_of(&mesh, axes, rank);
+            part(group[0], sharded, index)
+        };
+        (0..mesh.ranks()).map(of_rank).collect()
+    };
+    let count = parts(split_at)[0].len() as u64;
+    let targets = run(program, axes, CollectiveKind::AllToAll, transfer, &parts(gather_at), count);
+    assert_eq!(targets, parts(split_at), "{shape:?} over {members}");
 }
 
 #[test]
@@ -276,15 +293,14 @@ fn blocks_that_pads_cut_short_are_gathered_and_scattered() {
         if members == 1 {
             return;
         }
-        for row in [inner * members, inner * members - 1, inner * members - inner, inner * (members - 1) - 1]
-        {
-            let cut = |transfer: Transfer| transfer.cut_at(row);
+        for row in [inner * members, inner * members - 1, inner * members - inner] {
+            let part = Part { block: inner, whole: row };
             let there = |member: u64| row.saturating_sub(member * inner).min(inner);
             let blocks = sources(program.mesh.ranks(), outer * inner);
-            let transfer = cut(Transfer::all_gather(outer, inner, members));
+            let transfer = Transfer::all_gather(outer, part);
             let targets = run(program, axes, CollectiveKind::AllGather, transfer, &blocks, outer * row);
             let wholes = sources(program.mesh.ranks(), outer * row);
-            let transfer = cut(Transfer::reduce_scatter(outer, inner, members));
+            let transfer = Transfer::reduce_scatter(outer, part);
             let kind = CollectiveKind::ReduceScatter(Reduction::Sum);
             let parts = run(program, axes, kind, transfer, &wholes, outer * inner);
             for rank in 0..program.mesh.ranks() {

@@ -27,8 +27,8 @@ pub struct Run {
 
 /// Calls `visit` for each run of the elements `range` of a block.
 pub fn for_each_run(transfer: &Transfer, range: Range<usize>, mut visit: impl FnMut(Run)) {
-    let inner = transfer.inner as usize;
-    let middle_count = transfer.middle as usize;
+    let inner = transfer.inner.block as usize;
+    let middle_count = transfer.middle.block as usize;
     let mut next = range.start;
     while next < range.end {
         let (piece, within) = (next / inner, next % inner);

@@ -47,8 +47,11 @@ impl Frame {
         match &collective.kind {
             CollectiveKind::AllGather => (0..members)
                 .try_for_each(|member| self.receive(collective.seat, index, tensor, member, 0, member)),
-            CollectiveKind::AllToAll => (0..members)
-                .try_for_each(|member| self.receive(collective.seat, index, tensor, member, own, member)),
+            CollectiveKind::AllToAll => {
+                clear_where_cut(&tensor.transfer, own, tensor.dtype, seat.target(own, index));
+                (0..members)
+                    .try_for_each(|member| self.receive(collective.seat, index, tensor, member, own, member))
+            }
             CollectiveKind::Permute(permutation) => {
                 let member = permutation.sources[own] as usize;
                 self.receive(collective.seat, index, tensor, member, 0, 0)
@@ -59,8 +62,8 @@ impl Frame {
                     self.sources[member] = seat.source(member, index).wrapping_add(block);
                 }
                 self.targets[0] = seat.target(own, index);
-                let transfer = tensor.transfer.of_block(own as u64);
-                clear_pads(&tensor.transfer, &transfer, tensor.dtype.bytes() as usize, self.targets[0]);
+                let transfer = tensor.transfer.of_block(own as u64, 0);
+                clear_where_cut(&tensor.transfer, own, tensor.dtype, self.targets[0]);
                 let range = 0..transfer.block_elements() as usize;
                 self.reduce((&transfer, tensor.dtype), *reduction, range, members, 1)
             }
@@ -87,7 +90,7 @@ impl Frame {
     ) -> Result<(), Trouble> {
         let seat = &self.seats[seat];
         let bytes = tensor.dtype.bytes() as usize;
-        let transfer = tensor.transfer.of_block(target_block as u64);
+        let transfer = tensor.transfer.of_block(source_block as u64, target_block as u64);
         let source_offset = source_block * transfer.source.block as usize * bytes;
         let target_offset = target_block * transfer.target.block as usize * bytes;
         let source = seat.source(member, index).wrapping_add(source_offset);
@@ -135,14 +138,14 @@ impl Frame {
     }
 }
 
-/// Sets to zero what a reduce-scatter's only target block has behind the part that is there.
-fn clear_pads(whole: &Transfer, there: &Transfer, element_bytes: usize, target: *mut u8) {
-    let pads = (whole.inner - there.inner) as usize;
-    for outer in (0..whole.outer as usize).filter(|_| pads > 0) {
-        let start = outer * whole.target.outer as usize + there.inner as usize;
-        // SAFETY: validation checked that the whole block lies in the target, which is this rank's own until the
-        // members part; the reduction writes only in front of the pads.
-        unsafe { target.add(start * element_bytes).write_bytes(0, pads * element_bytes) };
+/// Sets a target to zero where pads cut its part of what the source's blocks split short.
+fn clear_where_cut(transfer: &Transfer, own: usize, dtype: DType, target: *mut u8) {
+    let there = transfer.of_block(own as u64, 0).block_elements();
+    if there < transfer.block_elements() {
+        let elements = transfer.outer * transfer.target.outer;
+        // SAFETY: validation checked that all of it lies in the target, which is this rank's own until the members
+        // part; what there is comes in afterwards.
+        unsafe { target.write_bytes(0, (elements * dtype.bytes()) as usize) };
     }
 }
 

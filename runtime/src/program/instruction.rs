@@ -345,27 +345,49 @@ pub struct Strides {
     pub block: u64,
 }
 
+/// A number of pieces or elements that a dimension split into blocks has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// In one block.
+    pub block: u64,
+    /// In all blocks together: less than the blocks say where pads cut the last ones short.
+    pub whole: u64,
+}
+
+impl Part {
+    /// Of which each of some blocks has all.
+    #[must_use]
+    pub fn even(block: u64, blocks: u64) -> Self {
+        Self { block, whole: block.saturating_mul(blocks) }
+    }
+
+    /// What there is in a block.
+    #[must_use]
+    pub fn in_block(self, number: u64) -> u64 {
+        self.whole.saturating_sub(number.saturating_mul(self.block)).min(self.block)
+    }
+}
+
 /// How blocks lie in source and target: each is `outer × middle` pieces of `inner` contiguous
-/// elements.
+/// elements, but for those that pads cut short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
     /// Number of outer pieces.
     pub outer: u64,
     /// Number of middle pieces in each.
-    pub middle: u64,
+    pub middle: Part,
     /// Contiguous elements of a piece.
-    pub inner: u64,
+    pub inner: Part,
+    /// Which of the two the blocks of the source split; those of the target split the other.
+    pub position: Position,
     /// Steps in the source.
     pub source: Strides,
     /// Steps in the target.
     pub target: Strides,
-    /// Where pads cut the last blocks of a gather or reduce-scatter short: elements that the inner pieces of all
-    /// blocks have together, at most `inner` for each. None where all blocks are whole.
-    pub row: Option<u64>,
 }
 
 /// Where the dimension that an all-to-all splits stands to the one that it gathers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Position {
     /// The split dimension is the outer one.
     SplitOutside,
@@ -374,72 +396,60 @@ pub enum Position {
 }
 
 impl Transfer {
-    /// Source `[outer, inner]`, target `[outer, n, inner]`: `inner` is the rank's part of the
-    /// gathered dimension times all behind it.
+    /// Source `[outer, inner.block]`, target `[outer, inner.whole]`: `inner` is the gathered dimension times
+    /// all behind it.
     #[must_use]
-    pub fn all_gather(outer: u64, inner: u64, ranks: u64) -> Self {
-        let source = Strides { outer: inner, middle: 0, block: 0 };
-        let target = Strides { outer: inner.saturating_mul(ranks), middle: 0, block: inner };
-        Self { outer, middle: 1, inner, source, target, row: None }
+    pub fn all_gather(outer: u64, inner: Part) -> Self {
+        Self::all_to_all(outer, Part::even(1, 1), inner, Position::SplitOutside)
     }
 
-    /// Source `[outer, n, inner]`, target `[outer, inner]`.
+    /// Source `[outer, inner.whole]`, target `[outer, inner.block]`.
     #[must_use]
-    pub fn reduce_scatter(outer: u64, inner: u64, ranks: u64) -> Self {
-        let gather = Self::all_gather(outer, inner, ranks);
-        Self { source: gather.target, target: gather.source, ..gather }
+    pub fn reduce_scatter(outer: u64, inner: Part) -> Self {
+        Self::all_to_all(outer, Part::even(1, 1), inner, Position::SplitInside)
     }
 
     /// Source and target `[elements]`: all-reduce and permute.
     #[must_use]
     pub fn whole(elements: u64) -> Self {
-        let strides = Strides { outer: 0, middle: 0, block: 0 };
-        Self { outer: 1, middle: 1, inner: elements, source: strides, target: strides, row: None }
+        Self::all_gather(1, Part::even(elements, 1))
     }
 
-    /// All-to-all. With the split dimension outside, source `[outer, n, middle, inner]` becomes
-    /// `[outer, middle, n, inner]`: `middle` is the rest of the split dimension times what stands
-    /// between, `inner` the rank's part of the gathered dimension times all behind it. With the
-    /// split dimension inside, it is the other way round: source `[outer, middle, n, inner]`,
-    /// target `[outer, n, middle, inner]`.
+    /// All-to-all. With the split dimension outside, source `[outer, middle.whole, inner.block]` becomes
+    /// `[outer, middle.block, inner.whole]`: `middle` is the split dimension times what stands between, `inner` the
+    /// gathered dimension times all behind it. With the split dimension inside, it is the other way round: source
+    /// `[outer, middle.block, inner.whole]`, target `[outer, middle.whole, inner.block]`.
     #[must_use]
-    pub fn all_to_all(outer: u64, middle: u64, inner: u64, ranks: u64, position: Position) -> Self {
-        let piece = middle.saturating_mul(inner);
-        let row = inner.saturating_mul(ranks);
-        let whole = piece.saturating_mul(ranks);
-        let blocks_outside = Strides { outer: whole, middle: inner, block: piece };
-        let blocks_inside = Strides { outer: whole, middle: row, block: inner };
-        let (source, target) = match position {
-            Position::SplitOutside => (blocks_outside, blocks_inside),
-            Position::SplitInside => (blocks_inside, blocks_outside),
+    pub fn all_to_all(outer: u64, middle: Part, inner: Part, position: Position) -> Self {
+        let strides = |middles: u64, inners: u64, block: u64| Strides {
+            outer: middles.saturating_mul(inners),
+            middle: inners,
+            block,
         };
-        Self { outer, middle, inner, source, target, row: None }
+        let middle_split = strides(middle.whole, inner.block, middle.block.saturating_mul(inner.block));
+        let inner_split = strides(middle.block, inner.whole, inner.block);
+        let (source, target) = match position {
+            Position::SplitOutside => (middle_split, inner_split),
+            Position::SplitInside => (inner_split, middle_split),
+        };
+        Self { outer, middle, inner, position, source, target }
     }
 
-    /// The same gather or reduce-scatter where the side with all blocks has no pads: its rows are `row` elements.
+    /// What there is of the block that has these numbers in source and target.
     #[must_use]
-    pub fn cut_at(mut self, row: u64) -> Self {
-        for side in [&mut self.source, &mut self.target] {
-            if side.block > 0 {
-                side.outer = row;
-            }
-        }
-        self.row = Some(row);
-        self
+    pub fn of_block(self, in_source: u64, in_target: u64) -> Self {
+        let (middle, inner) = match self.position {
+            Position::SplitOutside => (in_source, in_target),
+            Position::SplitInside => (in_target, in_source),
+        };
+        let (middle, inner) = (self.middle.in_block(middle), self.inner.in_block(inner));
+        Self { middle: Part::even(middle, 1), inner: Part::even(inner, 1), ..self }
     }
 
-    /// What there is of one block.
-    #[must_use]
-    pub fn of_block(self, block: u64) -> Self {
-        let Some(row) = self.row else { return self };
-        let start = block.saturating_mul(self.inner);
-        Self { inner: row.saturating_sub(start).min(self.inner), row: None, ..self }
-    }
-
-    /// Elements of one block; saturates.
+    /// Elements of one block, pads included; saturates.
     #[must_use]
     pub fn block_elements(&self) -> u64 {
-        self.outer.saturating_mul(self.middle).saturating_mul(self.inner)
+        self.outer.saturating_mul(self.middle.block).saturating_mul(self.inner.block)
     }
 }
 

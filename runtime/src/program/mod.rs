@@ -17,7 +17,7 @@ pub use artifact::CpuFeatures;
 pub use instruction::LOOP_DEPTH_LIMIT;
 pub use instruction::{
     Affine, AffineTerm, AttentionBackwardCall, AttentionCall, BufferRef, BufferTerm, Collective,
-    CollectiveKind, CollectiveTensor, Instruction, KernelCall, Loop, LoopOrder, Operation, Permutation,
+    CollectiveKind, CollectiveTensor, Instruction, KernelCall, Loop, LoopOrder, Operation, Part, Permutation,
     Position, Reduction, Space, Strides, Transfer, Variable,
 };
 pub use layout::{Dimension, Layout, Mesh, MeshAxis, Placement};

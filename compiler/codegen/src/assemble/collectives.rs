@@ -4,7 +4,7 @@ use super::place::{axis_id, dtype};
 use super::{Assembler, Result, permute};
 use dtlc_ir::{Axis, Collective, CollectiveKind, Dim, Inst, ReduceOp, Type, Value};
 use dtlc_runtime::program as target;
-use target::{CollectiveTensor, Position, Transfer};
+use target::{CollectiveTensor, Part, Position, Transfer};
 
 impl Assembler<'_> {
     pub(super) fn collective(&mut self, inst: &Inst, collective: &Collective) -> Result<target::Operation> {
@@ -46,7 +46,6 @@ impl Assembler<'_> {
         target: Value,
     ) -> Result<(Transfer, Vec<Axis>)> {
         let (from, to) = (self.program.ty(source), self.program.ty(target));
-        let ranks = self.program.mesh.group_size(collective.axes.iter().copied());
         let unforeseen = |message: &str| self.unforeseen(inst, message);
         match collective.kind {
             CollectiveKind::AllReduce | CollectiveKind::Permute => {
@@ -55,18 +54,14 @@ impl Assembler<'_> {
             CollectiveKind::AllGather => {
                 let (dim, axes) =
                     minor_shard(from, to, collective).ok_or_else(|| unforeseen("no gathered dim"))?;
-                let (outer, inner) = self.around(source, dim);
-                let part = inner * self.extent(source, dim);
-                let row = inner * self.extent(target, dim);
-                Ok((cut(Transfer::all_gather(outer, part, ranks), row, part * ranks), axes))
+                let (outer, _) = self.around(source, dim);
+                Ok((Transfer::all_gather(outer, self.part(dim, source, target)), axes))
             }
             CollectiveKind::ReduceScatter => {
                 let (dim, axes) =
                     minor_shard(to, from, collective).ok_or_else(|| unforeseen("no scattered dim"))?;
-                let (outer, inner) = self.around(target, dim);
-                let part = inner * self.extent(target, dim);
-                let row = inner * self.extent(source, dim);
-                Ok((cut(Transfer::reduce_scatter(outer, part, ranks), row, part * ranks), axes))
+                let (outer, _) = self.around(target, dim);
+                Ok((Transfer::reduce_scatter(outer, self.part(dim, target, source)), axes))
             }
             CollectiveKind::AllToAll => {
                 let gathered = minor_shard(from, to, collective);
@@ -77,7 +72,7 @@ impl Assembler<'_> {
                 if axes != other {
                     return Err(unforeseen("an all-to-all that reorders axes"));
                 }
-                Ok((self.exchange(source, target, gathered, split, ranks), axes))
+                Ok((self.exchange(source, target, gathered, split), axes))
             }
         }
     }
@@ -95,19 +90,28 @@ impl Assembler<'_> {
         Ok(target::Permutation { sources })
     }
 
-    fn exchange(&self, source: Value, target: Value, gathered: Dim, split: Dim, ranks: u64) -> Transfer {
-        let stride = |value, dim| self.stride(value, dim).unwrap_or(1);
+    fn exchange(&self, source: Value, target: Value, gathered: Dim, split: Dim) -> Transfer {
         // Strides do not tell: a dimension of which a rank holds one element has that of the one around it.
         let ty = self.program.ty(source);
         let split_outside = ty.position(split) < ty.position(gathered);
         let (outside, inside) = if split_outside { (split, gathered) } else { (gathered, split) };
-        // Both rest sizes are those that a rank holds when the dimension is sharded.
-        let rest = |dim| if dim == split { self.extent(target, dim) } else { self.extent(source, dim) };
-        let (outer, _) = self.around(source, outside);
+        // The sharded one of the two sides holds the part, the other one the whole.
+        let sides = |dim| if dim == split { (target, source) } else { (source, target) };
         let (_, behind) = self.around(source, inside);
-        let between = stride(source, outside) / (self.extent(source, inside) * behind).max(1);
+        let (outer, row) = self.around(source, outside);
+        let between = row / (self.extent(source, inside) * behind).max(1);
+        let part = |dim, rest: u64| {
+            let (sharded, whole) = sides(dim);
+            Part { block: self.extent(sharded, dim) * rest, whole: self.extent(whole, dim) * rest }
+        };
         let position = if split_outside { Position::SplitOutside } else { Position::SplitInside };
-        Transfer::all_to_all(outer, rest(outside) * between, rest(inside) * behind, ranks, position)
+        Transfer::all_to_all(outer, part(outside, between), part(inside, behind), position)
+    }
+
+    /// A dim and all behind it, where it is sharded and where it is whole.
+    fn part(&self, dim: Dim, sharded: Value, whole: Value) -> Part {
+        let (_, behind) = self.around(sharded, dim);
+        Part { block: behind * self.extent(sharded, dim), whole: behind * self.extent(whole, dim) }
     }
 
     /// Local elements in front of a dim and behind it.
@@ -116,11 +120,6 @@ impl Assembler<'_> {
         let outer = self.local_elements(value) / (inner * self.extent(value, dim)).max(1);
         (outer, inner)
     }
-}
-
-/// The transfer where all parts together are padded, and the whole is not.
-fn cut(transfer: Transfer, row: u64, padded: u64) -> Transfer {
-    if row < padded { transfer.cut_at(row) } else { transfer }
 }
 
 /// The dim that `sharded` has on all of the collective's axes, as its minor ones, and `whole` has not; with the axes

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use super::{
     Affine, AttentionBackwardCall, AttentionCall, AxisId, BufferRef, Collective, CollectiveKind,
     CollectiveTensor, DType, Initial, Instruction, KernelCall, Layout, LocationId, Loop, Mesh, Operation,
-    Program, Reduction, StateId, StateTensor, TensorName, Transfer, Variable, instruction::LOOP_DEPTH_LIMIT,
-    instruction::Space,
+    Part, Position, Program, Reduction, StateId, StateTensor, TensorName, Variable,
+    instruction::LOOP_DEPTH_LIMIT, instruction::Space,
 };
 
 /// No space, tensor or stride is larger than this, so that sums of a few never overflow.
@@ -236,21 +236,18 @@ impl Program {
         let transfer = tensor.transfer;
         require(transfer.block_elements() <= BYTES_LIMIT, || "its blocks are impossibly large".into())?;
         let sides = [
-            (&tensor.source, transfer.source, source_blocks),
-            (&tensor.target, transfer.target, target_blocks),
+            (&tensor.source, transfer.source, source_blocks, transfer.position == Position::SplitOutside),
+            (&tensor.target, transfer.target, target_blocks, transfer.position == Position::SplitInside),
         ];
-        for (buffer, strides, blocks) in sides {
+        for (buffer, strides, blocks, middle_split) in sides {
             self.check_buffer(buffer, tensor.dtype.bytes(), loops)?;
-            let (middle, inner) = match transfer.row {
-                Some(row) if blocks > 1 => {
-                    check_cut(&transfer, kind, row, strides.block, blocks)?;
-                    ((1, 0), row)
-                }
-                Some(_) | None => ((transfer.middle, strides.middle), transfer.inner),
-            };
-            let blocks = if transfer.row.is_some() { (1, 0) } else { (blocks, strides.block) };
-            let steps = [(transfer.outer, strides.outer), middle, blocks];
-            check_reach(&steps, inner, tensor.dtype.bytes(), buffer.bytes)?;
+            let (middle, inner) = (transfer.middle, transfer.inner);
+            let (split, unit) = if middle_split { (middle, strides.middle) } else { (inner, 1) };
+            check_blocks(split, blocks, strides.block, unit)?;
+            let middles = if middle_split { middle.whole } else { middle.block };
+            let inners = if middle_split { inner.block } else { inner.whole };
+            let steps = [(transfer.outer, strides.outer), (middles, strides.middle)];
+            check_reach(&steps, inners, tensor.dtype.bytes(), buffer.bytes)?;
         }
         Ok(())
     }
@@ -333,11 +330,11 @@ fn check_name(name: &TensorName, layout: &Layout) -> Check {
     require(name.first.iter().all(|&first| first <= BYTES_LIMIT), || "a stack starts impossibly late".into())
 }
 
-/// Blocks that pads cut short lie side by side in rows.
-fn check_cut(transfer: &Transfer, kind: &CollectiveKind, row: u64, block: u64, ranks: u64) -> Check {
-    let kinds = matches!(kind, CollectiveKind::AllGather | CollectiveKind::ReduceScatter(_));
-    let fits = row <= transfer.inner.saturating_mul(ranks) && block == transfer.inner && transfer.middle == 1;
-    require(kinds && fits, || "cuts blocks short that can't be".into())
+/// Blocks lie side by side, and all that pads may cut are the last ones. A step along what they split is `unit`.
+fn check_blocks(split: Part, blocks: u64, stride: u64, unit: u64) -> Check {
+    let fits = split.block <= split.whole && split.whole <= split.block.saturating_mul(blocks);
+    let beside = blocks == 1 || stride == split.block.saturating_mul(unit);
+    require(fits && beside, || "its blocks are not side by side".into())
 }
 
 fn check_reduction(kind: &CollectiveKind, dtype: DType) -> Check {
