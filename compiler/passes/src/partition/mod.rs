@@ -63,7 +63,7 @@ pub fn partition(
     request: &PlacementRequest,
 ) -> Result<Partitioned, Vec<PlacementError>> {
     let looped = looped_dims(&program.main);
-    mark_padded(&mut program, request);
+    pad::mark(&mut program, request);
     let refined = mesh::refine(&program, request, &looped)?;
     program.mesh = refined.mesh.clone();
     let mut assignments = Assignments::new(request, &refined.mesh, &refined.entries);
@@ -112,15 +112,6 @@ fn looped_dims(region: &Region) -> Vec<Dim> {
         }
     }
     dims
-}
-
-fn mark_padded(program: &mut Program, request: &PlacementRequest) {
-    let rules = request.steps.iter().flat_map(|step| &step.rules);
-    for rule in rules.filter(|rule| rule.kind == RuleKind::PlacePadded) {
-        if let Some(&dim) = rule.dims.first() {
-            program.dims[dim].pad = true;
-        }
-    }
 }
 
 /// Places the values that a step's rules name.
