@@ -1,6 +1,6 @@
 //! Where state rests between uses: the `store` rules, for parameters, gradients and optimizer state.
-//! A store adds one dimension of each parameter to what its use splits already. What can't be divided
-//! stays whole and is reported.
+//! A store adds one dimension of each parameter to what its use splits already, one that its gradient can get to
+//! from where it is made. What can't be divided stays whole and is reported.
 
 use super::assign::Assignments;
 use super::error::{PlacementError, PlacementErrorKind};
@@ -85,11 +85,18 @@ pub(super) fn decide(
         gradients: vec![SmallVec::new(); count],
         whole: Vec::new(),
     };
+    let mut made = vec![Vec::new(); count];
+    for (value, _) in program.values.iter().filter(|(_, info)| info.role == Role::Gradient) {
+        if let Some(owner) = owners[value] {
+            made[owner].push(value);
+        }
+    }
+    let rests = Rests { program, assignments, owners, looped, made };
     let mut errors = Vec::new();
     for (entry, info) in assignments.entries.iter() {
         let rule = &assignments.request.steps[info.step].rules[info.rule];
         if rule.kind == RuleKind::Store
-            && let Err(error) = apply(program, assignments, owners, looped, entry, rule, &mut stores)
+            && let Err(error) = rests.apply(entry, rule, &mut stores)
         {
             errors.push(error);
         }
@@ -97,45 +104,112 @@ pub(super) fn decide(
     if errors.is_empty() { Ok(stores) } else { Err(errors) }
 }
 
-fn apply(
-    program: &Program,
-    assignments: &Assignments<'_>,
-    owners: &Owners,
-    looped: &[Dim],
-    entry: Entry,
-    rule: &RuleRequest,
-    stores: &mut Stores,
-) -> Result<(), PlacementError> {
-    let selected = selected_states(program, owners, rule)?;
-    let (mut asked, mut matched) = (false, false);
-    let mut whole: Vec<String> = Vec::new();
-    for (index, state) in program.states.iter().enumerate() {
-        let (roles, parameter): (&[Role], usize) = match &state.kind {
-            StateKind::Parameter(_) => (&[Role::Parameter, Role::Gradient], index),
-            StateKind::Master(parameter) | StateKind::Optimizer { parameter, .. } => {
-                (&[Role::Optimizer], *parameter)
-            }
-        };
-        let is_asked = |role: &&Role| selected.contains(&parameter) && has_role(&rule.roles, **role);
-        for role in roles.iter().filter(is_asked) {
-            asked = true;
-            matched |= rule.dims.iter().all(|&dim| program.ty(state.value).has(dim));
-            let shards = if *role == Role::Gradient {
-                &mut stores.gradients[index]
-            } else {
-                &mut stores.states[index]
+/// What decides where state rests.
+struct Rests<'a> {
+    program: &'a Program,
+    assignments: &'a Assignments<'a>,
+    owners: &'a Owners,
+    looped: &'a [Dim],
+    /// For each state, the values that its gradient is made of.
+    made: Vec<Vec<Value>>,
+}
+
+impl Rests<'_> {
+    fn apply(&self, entry: Entry, rule: &RuleRequest, stores: &mut Stores) -> Result<(), PlacementError> {
+        let program = self.program;
+        let selected = selected_states(program, self.owners, rule)?;
+        let (mut asked, mut matched) = (false, false);
+        let mut whole: Vec<String> = Vec::new();
+        for (index, state) in program.states.iter().enumerate() {
+            let (roles, parameter): (&[Role], usize) = match &state.kind {
+                StateKind::Parameter(_) => (&[Role::Parameter, Role::Gradient], index),
+                StateKind::Master(parameter) | StateKind::Optimizer { parameter, .. } => {
+                    (&[Role::Optimizer], *parameter)
+                }
             };
-            let path = &program.states[parameter].path;
-            match pick(program, assignments, looped, entry, rule, parameter, shards)? {
-                Some(dim) => shards.push((dim, entry)),
-                None if whole.contains(path) || assignments.entries[entry].axes.is_empty() => {}
-                None => whole.push(path.clone()),
+            let is_asked = |role: &&Role| selected.contains(&parameter) && has_role(&rule.roles, **role);
+            for role in roles.iter().filter(is_asked) {
+                asked = true;
+                matched |= rule.dims.iter().all(|&dim| program.ty(state.value).has(dim));
+                let shards = if *role == Role::Gradient {
+                    &mut stores.gradients[index]
+                } else {
+                    &mut stores.states[index]
+                };
+                let path = &program.states[parameter].path;
+                match self.pick(entry, rule, parameter, shards)? {
+                    Some(dim) => shards.push((dim, entry)),
+                    None if whole.contains(path) || self.assignments.entries[entry].axes.is_empty() => {}
+                    None => whole.push(path.clone()),
+                }
             }
         }
+        stores.whole.extend(whole.into_iter().map(|path| (path, rule.text())));
+        // An evaluation has no optimizer, and then its store is about nothing.
+        if matched || !asked || rule.dims.is_empty() { Ok(()) } else { Err(no_match(rule)) }
     }
-    stores.whole.extend(whole.into_iter().map(|path| (path, rule.text())));
-    // An evaluation has no optimizer, and then its store is about nothing.
-    if matched || !asked || rule.dims.is_empty() { Ok(()) } else { Err(no_match(rule)) }
+
+    /// The dimension of a parameter that a store splits: the one named, or the largest that remains once its use is
+    /// split and that the axes divide. None where the use has one of the axes, or nothing divides.
+    fn pick(
+        &self,
+        entry: Entry,
+        rule: &RuleRequest,
+        parameter: usize,
+        before: &[StoreShard],
+    ) -> Result<Option<Dim>, PlacementError> {
+        let axes = &self.assignments.entries[entry].axes;
+        let value = self.program.states[parameter].value;
+        let used = self.assignments.of(value).iter().map(|assigned| assigned.entry);
+        let mut taken = used.chain(before.iter().map(|shard| shard.1));
+        let overlaps =
+            |other: Entry| self.assignments.entries[other].axes.iter().any(|axis| axes.contains(axis));
+        if axes.is_empty() || taken.any(overlaps) {
+            return Ok(None);
+        }
+        if let Some(&named) = rule.dims.first() {
+            if !self.program.ty(value).has(named) {
+                return Ok(None);
+            }
+            return match self.divided(value, named, entry, before) {
+                Some(_) => Ok(Some(named)),
+                None => Err(not_divisible(self.program, self.assignments, rule, parameter, self.ways(entry))),
+            };
+        }
+        let mut best: Option<(u64, Dim)> = None;
+        for &dim in &self.program.ty(value).dims {
+            let is_layers = self.looped.contains(&dim) || self.program.states[parameter].stack == Some(dim);
+            // A gradient that is made in parts which those of the store do not divide further would have to be
+            // gathered on its way.
+            let reaches = |part: Value| {
+                let here = self.assignments.of(part).iter().any(|assigned| overlaps(assigned.entry));
+                here || self.divided(part, dim, entry, before).is_some()
+            };
+            let mut made = self.made[parameter].iter().filter(|&&part| self.program.ty(part).has(dim));
+            if !is_layers
+                && let Some(size) = self.divided(value, dim, entry, before)
+                && made.all(|&part| reaches(part))
+                && best.is_none_or(|(largest, _)| size > largest)
+            {
+                best = Some((size, dim));
+            }
+        }
+        Ok(best.map(|(_, dim)| dim))
+    }
+
+    /// What remains of a dimension of a value once its use and earlier stores split it, if the entry divides that.
+    fn divided(&self, value: Value, dim: Dim, entry: Entry, before: &[StoreShard]) -> Option<u64> {
+        let stored: u64 =
+            before.iter().filter(|shard| shard.0 == dim).map(|shard| self.ways(shard.1)).product();
+        let split = self.assignments.ways(value, dim) * stored;
+        let size = self.program.dims[dim].size;
+        let remains = size.is_multiple_of(split).then_some(size / split)?;
+        remains.is_multiple_of(self.ways(entry)).then_some(remains)
+    }
+
+    fn ways(&self, entry: Entry) -> u64 {
+        self.assignments.mesh.group_size(self.assignments.entries[entry].axes.iter().copied())
+    }
 }
 
 fn no_match(rule: &RuleRequest) -> PlacementError {
@@ -159,56 +233,6 @@ fn selected_states(
     let all_roles = RuleRequest { roles: Vec::new(), ..rule.clone() };
     let values = select(program, &all_roles).map_err(|unknown| super::unknown_path(rule, &unknown))?;
     Ok(values.into_iter().filter_map(|value| owners[value]).collect())
-}
-
-/// The dimension of a parameter that a store splits: the one named, or the largest that remains once its
-/// use is split and that the axes divide. None where the use has one of the axes, or nothing divides.
-fn pick(
-    program: &Program,
-    assignments: &Assignments<'_>,
-    looped: &[Dim],
-    entry: Entry,
-    rule: &RuleRequest,
-    parameter: usize,
-    before: &[StoreShard],
-) -> Result<Option<Dim>, PlacementError> {
-    let axes = &assignments.entries[entry].axes;
-    let value = program.states[parameter].value;
-    let used = assignments.of(value).iter().map(|assigned| assigned.entry);
-    let mut taken = used.chain(before.iter().map(|shard| shard.1));
-    let overlaps = |other: Entry| assignments.entries[other].axes.iter().any(|axis| axes.contains(axis));
-    if axes.is_empty() || taken.any(overlaps) {
-        return Ok(None);
-    }
-    let ways = assignments.mesh.group_size(axes.iter().copied());
-    let remains = |dim: Dim| {
-        let stored = before.iter().filter(|shard| shard.0 == dim);
-        let stored: u64 = stored
-            .map(|shard| assignments.mesh.group_size(assignments.entries[shard.1].axes.iter().copied()))
-            .product();
-        let split = assignments.ways(value, dim) * stored;
-        program.dims[dim].size.is_multiple_of(split).then_some(program.dims[dim].size / split)
-    };
-    let dims = program.ty(value).dims.iter().copied();
-    let divided = |dim: Dim| remains(dim).filter(|size| size % ways == 0);
-    if let Some(&named) = rule.dims.first() {
-        if !program.ty(value).has(named) {
-            return Ok(None);
-        }
-        return match divided(named) {
-            Some(_) => Ok(Some(named)),
-            None => Err(not_divisible(program, assignments, rule, parameter, ways)),
-        };
-    }
-    let mut best: Option<(u64, Dim)> = None;
-    for dim in dims.filter(|dim| !looped.contains(dim) && program.states[parameter].stack != Some(*dim)) {
-        if let Some(size) = divided(dim)
-            && best.is_none_or(|(largest, _)| size > largest)
-        {
-            best = Some((size, dim));
-        }
-    }
-    Ok(best.map(|(_, dim)| dim))
 }
 
 fn not_divisible(
