@@ -135,14 +135,12 @@ pub struct Precision {
     pub grads: Element,
     /// The optimizer's copy of parameters; the same as `params` means there is none.
     pub master: Element,
-    /// Sums across ranks.
-    pub reduce: Element,
 }
 
 impl Default for Precision {
     fn default() -> Precision {
         let f32 = Element::F32;
-        Precision { compute: f32, params: f32, grads: f32, master: f32, reduce: f32 }
+        Precision { compute: f32, params: f32, grads: f32, master: f32 }
     }
 }
 

@@ -135,7 +135,7 @@ fn number(results: &IndexMap<String, HostTensor>, name: &str) -> Result<f64, Fai
 /// 2⁻⁸ of itself. The roundings of the `n` such values on the way are independent, so together they come to about √n
 /// of that; twice as much is allowed. The backward pass has about two values for each of the forward pass.
 fn bound(precision: &Precision, logical: &Program) -> f64 {
-    let elements = [precision.compute, precision.params, precision.grads, precision.reduce];
+    let elements = [precision.compute, precision.params, precision.grads];
     let values = 3 * narrow_values(logical, &logical.main);
     if values == 0 && !elements.contains(&Element::Bf16) {
         return 1e-5;

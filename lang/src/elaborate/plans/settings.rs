@@ -122,7 +122,7 @@ impl Resolver<'_> {
                 "compute" => precision.compute = element,
                 "params" => precision.params = element,
                 "grads" => precision.grads = element,
-                "reduce" => precision.reduce = element,
+                "reduce" => self.sums_are_f32(element, setting),
                 "master" => master = Some(element),
                 // Reported above.
                 _ => {}
@@ -130,6 +130,19 @@ impl Resolver<'_> {
         }
         precision.master = master.unwrap_or(precision.params);
         precision
+    }
+
+    /// What sums are taken in is no choice: `reduce` says so where a plan wants it written.
+    fn sums_are_f32(&mut self, element: Element, setting: &Setting) {
+        if element != Element::F32 {
+            self.diagnostics.push(
+                Diagnostic::error(Code::InvalidSetting, "sums are taken in f32")
+                    .label(setting.value.span, "not f32")
+                    .why("a sum of many numbers in 8 bits loses the small ones")
+                    .note("what travels has the format of its value: `compute` for activations, `grads` for gradients")
+                    .hint("reduce f32"),
+            );
+        }
     }
 
     fn float_format(&mut self, value: &PlanValue) -> Option<Element> {
