@@ -89,15 +89,15 @@ fn to_bf16(value: f32) -> f32 {
     f32::from_bits(rounded & 0xffff_0000)
 }
 
-/// Integer arithmetic, before it wraps; none if `op` needs none of its own.
+/// Integer arithmetic, before it wraps; none if `op` needs none of its own. Pads may hold what is far from any integer.
 fn integer(op: ScalarOp, a: f64, b: f64) -> Option<i128> {
     let (a, b) = (a as i128, b as i128);
     match op {
-        ScalarOp::Neg => Some(-a),
-        ScalarOp::Abs => Some(a.abs()),
-        ScalarOp::Add => Some(a + b),
-        ScalarOp::Sub => Some(a - b),
-        ScalarOp::Mul => Some(a * b),
+        ScalarOp::Neg => Some(a.wrapping_neg()),
+        ScalarOp::Abs => Some(a.wrapping_abs()),
+        ScalarOp::Add => Some(a.wrapping_add(b)),
+        ScalarOp::Sub => Some(a.wrapping_sub(b)),
+        ScalarOp::Mul => Some(a.wrapping_mul(b)),
         // As in C, and 0 where that is undefined.
         ScalarOp::Div => Some(a.checked_div(b).unwrap_or(0)),
         ScalarOp::Rem => Some(a.checked_rem(b).unwrap_or(0)),
