@@ -193,7 +193,7 @@ fn ds_2898_a_checkpoint_loads_under_any_plan() {
         let states = states(writer);
         assert!(states.keys().any(|key| key.starts_with("Optimizer(\"v\")")), "{:?}", states.keys());
         assert!(states.keys().any(|key| key.starts_with("Master")), "{:?}", states.keys());
-        written.push((states, save(writer, &folder.path().join(name), progress).expect("it is saved")));
+        written.push((states, save(writer, &folder.path().join(name), progress, "data").expect("it is saved")));
     }
     // Each plan's state in each plan. Bits differ between plans, so a load that did nothing would show.
     for ((from, _), (expected, path)) in shapes.iter().zip(&written) {
@@ -226,7 +226,7 @@ fn mega_1754_vocabulary_pads_are_in_nothing() {
         let outputs = step(&mut session, 1, &inputs);
         let numbers: Tensors =
             ["loss", "grad_norm"].map(|name| (name.to_owned(), outputs[name].clone())).into();
-        let path = save(&session, folder.path(), Progress { step: 1, seed: 7 }).expect("it is saved");
+        let path = save(&session, folder.path(), Progress { step: 1, seed: 7 }, "data").expect("it is saved");
         let saved = dtlc_runtime::files::safetensors::read_all(&path).expect("it reads");
         assert_eq!(saved["param.embed.weight"].shape, [50257, 8], "{plan}");
         let (first, checkpoint) = expected.get_or_insert_with(|| (numbers.clone(), saved.clone()));

@@ -129,7 +129,7 @@ fn rows_of_chunk(program: &Program, product: &Inst, dim: Dim, budget: &ChunkBudg
     if rows <= fitting {
         return None;
     }
-    (1..rows).rev().find(|part| rows.is_multiple_of(*part) && (*part <= fitting || *part == 1))
+    (1..=fitting.max(1)).rev().find(|part| rows.is_multiple_of(*part))
 }
 
 fn describe(program: &Program, product: Value, dim: Dim, rows: u64) -> Chunked {
