@@ -284,7 +284,7 @@ fn placements_of_scans_and_fused_kernels() {
             (
                 "%x: f32[B@dp], %w: f32[A, B@dp], %v: f32[A, B]",
                 &change("%w, %w", "%w, %v"),
-                "an initial and an accumulated stack",
+                "an initial value and what is added to it",
             ),
         ],
     );
