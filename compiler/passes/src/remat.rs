@@ -135,11 +135,17 @@ fn moved_anew(program: &Program, forward: &Inst, backward: &Inst) -> FxHashSet<V
 }
 
 /// What an instruction that moves one value does with it.
-fn movement(inst: &Inst) -> Option<(Option<(CollectiveKind, &[Axis])>, ReduceOp)> {
+#[derive(PartialEq, Eq)]
+enum Movement<'a> {
+    Collective(CollectiveKind, &'a [Axis], ReduceOp),
+    Slice,
+}
+
+fn movement(inst: &Inst) -> Option<Movement<'_>> {
     match &inst.op {
         _ if inst.args.len() != 1 => None,
-        Op::Collective(call) => Some((Some((call.kind, &call.axes[..])), call.reduce)),
-        Op::LocalSlice => Some((None, ReduceOp::Sum)),
+        Op::Collective(call) => Some(Movement::Collective(call.kind, &call.axes, call.reduce)),
+        Op::LocalSlice => Some(Movement::Slice),
         _ => None,
     }
 }

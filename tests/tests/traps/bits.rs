@@ -193,7 +193,8 @@ fn ds_2898_a_checkpoint_loads_under_any_plan() {
         let states = states(writer);
         assert!(states.keys().any(|key| key.starts_with("Optimizer(\"v\")")), "{:?}", states.keys());
         assert!(states.keys().any(|key| key.starts_with("Master")), "{:?}", states.keys());
-        written.push((states, save(writer, &folder.path().join(name), progress, "data").expect("it is saved")));
+        written
+            .push((states, save(writer, &folder.path().join(name), progress, "data").expect("it is saved")));
     }
     // Each plan's state in each plan. Bits differ between plans, so a load that did nothing would show.
     for ((from, _), (expected, path)) in shapes.iter().zip(&written) {

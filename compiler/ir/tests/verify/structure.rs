@@ -257,7 +257,10 @@ fn scan_signatures() {
     fails(case("%x, %w, %w", &wrong, all, params, "%c, %j, %c"), "final and carried values");
     let wrong = results.replace("%s: f32[A, B]", "%s: f32[B]");
     fails(case("%x, %w, %w", &wrong, all, params, "%c, %j, %c"), "isn't a stack of");
-    fails(case("%x, %w, %x", results, all, params, "%c, %j, %c"), "the initial value and what is added to it");
+    fails(
+        case("%x, %w, %x", results, all, params, "%c, %j, %c"),
+        "the initial value and what is added to it",
+    );
 }
 
 #[test]
