@@ -1,6 +1,6 @@
 //! `cvt` between all types, `mov` with vectors.
 
-use super::{check, check_by, cut};
+use super::{check, check_by, cut, value};
 use half::{bf16, f16};
 
 const INTEGERS: [(&str, usize, bool); 8] = [
@@ -13,11 +13,6 @@ const INTEGERS: [(&str, usize, bool); 8] = [
     ("u64", 8, false),
     ("s64", 8, true),
 ];
-
-fn value(bits: u64, size: usize, sign: bool) -> i128 {
-    let shift = 128 - 8 * size as u32;
-    if sign { i128::from(bits) << shift >> shift } else { i128::from(cut(bits, size)) }
-}
 
 fn range(size: usize, sign: bool) -> (i128, i128) {
     let bits = 8 * size as u32;

@@ -1,16 +1,6 @@
 //! Integers and bits.
 
-use super::{check, cut};
-
-/// The value of a pattern as a signed integer of so many bytes.
-fn signed(bits: u64, size: usize) -> i128 {
-    let shift = 128 - 8 * size as u32;
-    i128::from(bits) << shift >> shift
-}
-
-fn value(bits: u64, size: usize, sign: bool) -> i128 {
-    if sign { signed(bits, size) } else { i128::from(cut(bits, size)) }
-}
+use super::{check, cut, signed, value};
 
 /// Each integer type by name, size and sign.
 const TYPES: [(&str, usize, bool); 6] = [

@@ -57,6 +57,17 @@ fn cut(bits: u64, size: usize) -> u64 {
     bits & (u64::MAX >> (64 - 8 * size))
 }
 
+/// The value of a pattern as a signed integer of so many bytes.
+fn signed(bits: u64, size: usize) -> i128 {
+    let shift = 128 - 8 * size as u32;
+    i128::from(bits) << shift >> shift
+}
+
+/// The value of a pattern as an integer of so many bytes.
+fn value(bits: u64, size: usize, sign: bool) -> i128 {
+    if sign { signed(bits, size) } else { i128::from(cut(bits, size)) }
+}
+
 /// Runs the kernel over these values; the results in order.
 fn run(body: &str, sizes: [usize; 3], result: usize, values: &[[u64; 3]]) -> Vec<u64> {
     let bench = Bench::new(&kernel_of(body, sizes, result));
