@@ -1,8 +1,10 @@
-//! Judges random cases or files by hand: `judge FILE`, `judge show SEED`, `judge FIRST COUNT`. Prints verdicts as they
-//! come, and writes what fails, made small, to the folder `DTLC_KEEP`.
+//! Judges random cases or files by hand: `judge FILE`, `judge show SEED`, `judge slopes FIRST COUNT`, `judge FIRST COUNT`.
+//! Prints verdicts as they come, and writes what fails, made small, to the folder `DTLC_KEEP`; at the end how often each
+//! operation was there.
 
 use dtlc_tests::random::Case;
-use dtlc_tests::random::judge::{Verdict, judge};
+use dtlc_tests::random::coverage::Coverage;
+use dtlc_tests::random::judge::{Verdict, examine, judge, judge_slopes};
 use dtlc_tests::random::shrink::shrink;
 
 fn main() {
@@ -12,6 +14,12 @@ fn main() {
         [word, seed] if word == "show" => {
             println!("{}", Case::generate(number(seed).unwrap_or_default()).source());
         }
+        [word, first, count] if word == "slopes" => {
+            let first = number(first).unwrap_or_default();
+            for seed in first..first + number(count).unwrap_or(1) {
+                println!("{seed} {:?}", judge_slopes(&Case::generate(seed).source()));
+            }
+        }
         [first, count] => several(number(first).unwrap_or_default(), number(count).unwrap_or(1)),
         [path] => {
             let source = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -20,15 +28,18 @@ fn main() {
                 other => println!("{other:?}"),
             }
         }
-        _ => println!("judge FILE | judge show SEED | judge FIRST COUNT"),
+        _ => println!("judge FILE | judge show SEED | judge slopes FIRST COUNT | judge FIRST COUNT"),
     }
 }
 
 fn several(first: u64, count: u64) {
     let mut tally = [0u64; 4];
+    let mut coverage = Coverage::default();
     for seed in first..first + count {
         let case = Case::generate(seed);
-        match judge(&case.source()) {
+        let judgement = examine(&case.source());
+        coverage.join(&judgement.coverage);
+        match judgement.verdict {
             Verdict::Agrees => tally[0] += 1,
             Verdict::Refused(reason) => {
                 tally[1] += 1;
@@ -50,5 +61,6 @@ fn several(first: u64, count: u64) {
             }
         }
     }
+    println!("{:?}", coverage.operations);
     println!("{} agree, {} refused, {} degenerate, {} wrong", tally[0], tally[1], tally[2], tally[3]);
 }

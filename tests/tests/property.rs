@@ -1,10 +1,12 @@
 //! Equal to itself: random models under random plans, and every file that once showed a fault.
 //!
 //! `DTLC_CASES=N` judges N cases instead of those that fit a run in CI, `DTLC_SEED=S` starts at another seed. A case
-//! that fails is made small and written to `tests/cases`, where it is judged from then on.
+//! that fails is made small and written to `tests/cases`, where it is judged from then on. Of the operations that there
+//! are, all have to come about.
 
 use dtlc_tests::random::Case;
-use dtlc_tests::random::judge::{Verdict, judge};
+use dtlc_tests::random::coverage::Coverage;
+use dtlc_tests::random::judge::{Verdict, examine, judge, judge_slopes};
 use dtlc_tests::random::shrink::shrink;
 use std::path::Path;
 
@@ -22,9 +24,12 @@ fn many_ranks_compute_what_one_does() {
     let first = setting("DTLC_SEED", FIRST);
     let count = setting("DTLC_CASES", CASES);
     let (mut refused, mut failed) = (0, Vec::new());
+    let mut coverage = Coverage::default();
     for seed in first..first + count {
         let case = Case::generate(seed);
-        match judge(&case.source()) {
+        let judgement = examine(&case.source());
+        coverage.join(&judgement.coverage);
+        match judgement.verdict {
             Verdict::Agrees => {}
             Verdict::Degenerate => refused += 1,
             Verdict::Refused(reason) => {
@@ -42,6 +47,34 @@ fn many_ranks_compute_what_one_does() {
     assert!(failed.is_empty(), "{} of {count} cases fail:\n{}", failed.len(), failed.join("\n"));
     // A generator whose cases are mostly refused would test nothing.
     assert!(refused * 3 <= count, "{refused} of {count} cases are refused");
+    println!("{:?}", coverage.operations);
+    let missing = coverage.missing(&every_operation());
+    assert!(missing.is_empty() || count < CASES, "no case has {missing:?}");
+}
+
+/// The operations of the IR's sample that is held to have all.
+fn every_operation() -> Coverage {
+    let sample = include_str!("../../compiler/ir/tests/samples/every_op.ir");
+    let program = dtlc_ir::text::parse(sample).unwrap_or_else(|error| panic!("{error:?}"));
+    let mut coverage = Coverage::default();
+    coverage.add(&program);
+    coverage
+}
+
+#[test]
+fn gradients_of_whole_models_are_slopes_of_their_losses() {
+    let first = setting("DTLC_SEED", FIRST);
+    let count = setting("DTLC_CASES", CASES) / 10;
+    let mut checked = 0;
+    for seed in first..first + count {
+        match judge_slopes(&Case::generate(seed).source()) {
+            Verdict::Agrees => checked += 1,
+            Verdict::Degenerate => println!("seed {seed}: no slope to compare with"),
+            Verdict::Refused(reason) => println!("seed {seed}: {reason}"),
+            Verdict::Wrong(_, text) => panic!("seed {seed}: {text}"),
+        }
+    }
+    assert!(checked * 2 >= count, "{checked} of {count} checked");
 }
 
 #[test]

@@ -316,6 +316,23 @@ fn rounding_follows_the_element_type() {
 }
 
 #[test]
+fn rounding_by_chance_gives_a_neighbour_and_is_right_on_average() {
+    let body = "%y: bf16[A] = cast %x forward yield %y";
+    let x: f64 = 1.0 + 0.25 / 128.0;
+    let rounded = |seed| {
+        let options = Options { rounding: Rounding::Chance(seed), ..Options::default() };
+        let results = run("%x: f32[A]", body, &[&[x, 1.5]], &options);
+        assert!(results[0][0] == 1.0 || results[0][0] == 1.0 + 1.0 / 128.0, "{results:?}");
+        assert_eq!(results[0][1], 1.5);
+        let small = run("%x: f32[A]", body, &[&[-x, 1e-40]], &options);
+        assert!((small[0][0] + x).abs() < 1.0 / 128.0 && (small[0][1] - 1e-40).abs() < f64::exp2(-133.0));
+        results[0][0]
+    };
+    let mean = (0..400).map(rounded).sum::<f64>() / 400.0;
+    assert!((mean - x).abs() < 4.0 * (0.25_f64 * 0.75 / 400.0).sqrt() / 128.0, "{mean}");
+}
+
+#[test]
 fn arguments_of_another_shape_are_refused() {
     let program = program("main(%x: f32[A]) { yield %x }");
     let fault = interpret(&program, &[Tensor::scalar(1.0)], &Options::default()).unwrap_err();

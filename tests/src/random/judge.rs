@@ -2,7 +2,14 @@
 //!
 //! The program of `one`, interpreted in f64 before anything is placed, is the truth. Against it stand the program of
 //! `many` interpreted rank by rank before and after fusion, and the CPU backend, which also runs twice.
+//!
+//! A backend may differ from the truth by what rounding does. That is measured, not guessed: the program of `one` is
+//! interpreted with each result rounded to its type, and where types are as coarse as bf16 the program of `many` is so
+//! too, rank by rank, with roundings up and down by chance: parts of sums that travel in bf16, for instance, are
+//! rounded before they cancel. The programs themselves are right to 1e-9 by then, so all that this shows is rounding.
 
+use super::coverage::Coverage;
+use super::slopes;
 use crate::backend::run_twice;
 use dtlc::failure::Failure;
 use dtlc::pipeline::{self, Compilation, Mode, Stage};
@@ -25,6 +32,9 @@ const HALF: f64 = 4.0 / 256.0;
 const ZERO: f64 = 0.05;
 /// How much more than the interpreter's own rounding a backend may round, as it adds in another order.
 const ORDERS: f64 = 6.0;
+/// Samples of rounding by chance: that all are small by luck where their spread is not, is less likely than one in a
+/// thousand for a quarter of the spread.
+const SAMPLES: u64 = 4;
 /// The number of the step.
 pub const STEP: u64 = 2;
 /// The seed of random values.
@@ -54,21 +64,69 @@ enum Stop {
 /// Results by name, each in the order of its dimensions' names.
 type Results = IndexMap<String, Vec<f64>>;
 
+/// A verdict, and what it was about.
+#[derive(Clone, Debug)]
+pub struct Judgement {
+    /// The outcome.
+    pub verdict: Verdict,
+    /// The operations of the programs that were judged.
+    pub coverage: Coverage,
+}
+
 /// Judges a file. A panic counts as wrong.
 pub fn judge(source: &str) -> Verdict {
-    let source = source.to_owned();
-    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
-    let spawned = thread.spawn(move || judge_here(&source)).unwrap_or_else(|error| panic!("{error}"));
-    spawned.join().unwrap_or_else(|payload| {
-        let text = payload.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Verdict::Wrong("panic".into(), text.unwrap_or_default())
+    examine(source).verdict
+}
+
+/// [`judge`] that also says what it has seen.
+pub fn examine(source: &str) -> Judgement {
+    on_large_stack(source, |source| {
+        let mut coverage = Coverage::default();
+        let verdict = judge_modes(source, &mut coverage);
+        Judgement { verdict, coverage }
+    })
+    .unwrap_or_else(|panic| Judgement {
+        verdict: Verdict::Wrong("panic".into(), panic),
+        coverage: Coverage::default(),
     })
 }
 
-fn judge_here(source: &str) -> Verdict {
+/// Holds the gradients of the plan `one` against differences of its loss, both in f64.
+pub fn judge_slopes(source: &str) -> Verdict {
+    // In the library it stands where the loss does not depend on what it stops.
+    if source.contains("stop_gradient") {
+        return Verdict::Refused("has a stop_gradient, which differences don't see".into());
+    }
+    let judged = on_large_stack(source, |source| {
+        let joint = compiled(source, "one", Mode::Gradients, Stage::Joint)?;
+        slopes::check(joint.joint.as_ref(), &arguments, SEED).map_err(Stop::Bug)
+    });
+    match judged {
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(Stop::Refused(text))) => Verdict::Refused(text),
+        Ok(Err(Stop::Bug(text))) => Verdict::Wrong(kind_of(&text), text),
+        Err(panic) => Verdict::Wrong("panic".into(), panic),
+    }
+}
+
+/// Runs `work` on a stack that is large enough to compile anything; what it panics with is the error.
+fn on_large_stack<R: Send + 'static>(
+    source: &str,
+    work: impl FnOnce(&str) -> R + Send + 'static,
+) -> Result<R, String> {
+    let source = source.to_owned();
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+    let spawned = thread.spawn(move || work(&source)).unwrap_or_else(|error| panic!("{error}"));
+    spawned.join().map_err(|payload| {
+        let text = payload.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        text.unwrap_or_default()
+    })
+}
+
+fn judge_modes(source: &str, coverage: &mut Coverage) -> Verdict {
     for mode in [Mode::Gradients, Mode::Train] {
-        match judge_mode(source, mode) {
+        match judge_mode(source, mode, coverage) {
             Ok(Verdict::Agrees) => {}
             Ok(other) => return other,
             Err(Stop::Refused(text)) => return Verdict::Refused(text),
@@ -88,39 +146,41 @@ fn kind_of(text: &str) -> String {
         .join(" ")
 }
 
-fn judge_mode(source: &str, mode: Mode) -> Result<Verdict, Stop> {
+fn judge_mode(source: &str, mode: Mode, coverage: &mut Coverage) -> Result<Verdict, Stop> {
     let missing = || Stop::Bug("a stage that is not there".into());
-    let one = compiled(source, "one", mode, Stage::Joint)?.joint.ok_or_else(missing)?;
-    let scheduled = compiled(source, "many", mode, Stage::Scheduled)?.scheduled.ok_or_else(missing)?;
+    let single = compiled(source, "one", mode, Stage::Joint)?;
+    let one = single.joint.ok_or_else(missing)?;
+    let several = compiled(source, "many", mode, Stage::Scheduled)?;
+    let (sharded, scheduled) = (several.sharded.ok_or_else(missing)?, several.scheduled.ok_or_else(missing)?);
     let (many, fused) = (scheduled.planned, scheduled.program);
+    [&single.logical, &one, &sharded.program, &many, &fused].into_iter().for_each(|it| coverage.add(it));
 
-    let run = |rounding| {
-        let options = Options { seed: SEED, rounding };
-        interpret(&one, &arguments(&one), &options).map(|outcome| results(&one, &outcome)).map_err(bug)
-    };
-    let truth = run(Rounding::None)?;
+    let truth = interpreted(&one, Rounding::None)?;
     if truth.values().flatten().any(|number| !number.is_finite() || number.abs() > 1e6) {
         return Ok(Verdict::Degenerate);
     }
-    let noise = differences(&truth, &run(Rounding::Storage)?);
     let coarse = one.values.values().any(|info| info.ty.dtype == DType::Bf16);
     let scales = scales(&truth, if coarse { 1.0 } else { ZERO });
-    let precise = if coarse { HALF } else { SINGLE };
     let exact: Vec<f64> = scales.iter().map(|scale| EXACT * scale).collect();
-    let single: Vec<f64> =
-        scales.iter().zip(&noise).map(|(scale, noise)| precise * scale + ORDERS * noise).collect();
-
-    let options = Options { seed: SEED, rounding: Rounding::None };
     for (program, stage) in [(&many, "planned"), (&fused, "fused")] {
-        let outcome = interpret_ranks(program, &arguments(program), &options)
-            .map_err(|fault| Stop::Bug(format!("{stage}: {fault}")))?;
-        if let Some(text) = disagreement(&truth, &results(program, &outcome), &exact) {
+        let got = interpreted_by_rank(program, Rounding::None)
+            .map_err(|(Stop::Bug(fault) | Stop::Refused(fault))| Stop::Bug(format!("{stage}: {fault}")))?;
+        if let Some(text) = disagreement(&truth, &got, &exact) {
             return Ok(Verdict::Wrong(
                 format!("{mode:?} {stage}"),
                 format!("{text}\n{}", text::print_step(program)),
             ));
         }
     }
+    let mut noise = differences(&truth, &interpreted(&one, Rounding::Storage)?);
+    for sample in 0..if coarse { SAMPLES } else { 0 } {
+        let rounded = interpreted_by_rank(&many, Rounding::Chance(sample))?;
+        let apart = differences(&truth, &rounded);
+        noise.iter_mut().zip(apart).for_each(|(most, apart)| *most = most.max(apart));
+    }
+    let precise = if coarse { HALF } else { SINGLE };
+    let single: Vec<f64> =
+        scales.iter().zip(&noise).map(|(scale, noise)| precise * scale + ORDERS * noise).collect();
     let [first, second] = run_twice(&fused, &arguments(&many), STEP, SEED).map_err(Stop::Bug)?;
     if bits(&first) != bits(&second) {
         return Ok(Verdict::Wrong(format!("{mode:?} backend twice"), "two runs differ".into()));
@@ -132,6 +192,18 @@ fn judge_mode(source: &str, mode: Mode) -> Result<Verdict, Stop> {
         }
         None => Verdict::Agrees,
     })
+}
+
+fn interpreted(program: &Program, rounding: Rounding) -> Result<Results, Stop> {
+    let options = Options { seed: SEED, rounding };
+    let outcome = interpret(program, &arguments(program), &options).map_err(bug)?;
+    Ok(results(program, &outcome))
+}
+
+fn interpreted_by_rank(program: &Program, rounding: Rounding) -> Result<Results, Stop> {
+    let options = Options { seed: SEED, rounding };
+    let outcome = interpret_ranks(program, &arguments(program), &options).map_err(bug)?;
+    Ok(results(program, &outcome))
 }
 
 fn compiled(source: &str, plan: &str, mode: Mode, last: Stage) -> Result<Compilation, Stop> {

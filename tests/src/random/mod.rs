@@ -2,11 +2,13 @@
 //!
 //! A case is kept as pieces, each of which can be left out, and judged as the text of a `.dtl` file.
 
+pub mod coverage;
 pub mod judge;
 pub mod pieces;
 pub mod plan;
 pub mod rng;
 pub mod shrink;
+mod slopes;
 
 use pieces::{Layer, Piece};
 use plan::RandomPlan;
@@ -92,6 +94,7 @@ impl Case {
         let stacks = maker.stacks();
         let mut case = Case { frame, sequence, dims, stacks, plan: plan.clone() };
         plan.fill(&mut rng, &case, bf16);
+        plan.pin(&mut rng, &mut case);
         case.plan = plan;
         case
     }
@@ -132,6 +135,17 @@ impl Case {
             next += 1;
         }
         layers
+    }
+
+    /// Calls `change` for every layer, also those within others.
+    pub fn for_each_layer(&mut self, change: &mut dyn FnMut(&mut Layer)) {
+        fn within(layer: &mut Layer, change: &mut dyn FnMut(&mut Layer)) {
+            change(layer);
+            let nested = layer.pieces.iter_mut().filter_map(|piece| piece.nested.as_mut());
+            nested.for_each(|(_, layer)| within(layer, change));
+        }
+        let entries = self.stacks.iter_mut().flat_map(|stack| &mut stack.entries);
+        entries.for_each(|(_, layer)| within(layer, change));
     }
 
     /// The whole file.
@@ -261,6 +275,15 @@ fn frame(rng: &mut Rng) -> Frame {
 }
 
 impl Piece {
+    /// A value that rematerialisation can keep: what the piece gives, or what a layer in it does.
+    fn kept(&self) -> String {
+        let member = self.members.split(' ').next().filter(|word| word.starts_with("attn"));
+        match member.filter(|_| self.number.is_multiple_of(2)) {
+            Some(word) => format!("{}.out", self.filled(word, "")),
+            None => format!("h{}", self.number),
+        }
+    }
+
     /// A member or statement with this piece's number and values in it.
     fn filled(&self, line: &str, from: &str) -> String {
         line.replace("$n", &self.number.to_string())

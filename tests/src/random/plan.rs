@@ -19,6 +19,9 @@ pub struct RandomPlan {
     pub shared: Vec<String>,
 }
 
+/// Dims that tensor parallelism may place, with the chance of each.
+const COMMON: &[(&[&str], u64)] = &[(&["F", "V", "E", "W", "P"], 60), (&["G", "K", "O", "N", "Q", "D1"], 6)];
+
 type Axes = &'static [(&'static str, &'static [u64])];
 
 const MESHES: &[Axes] = &[
@@ -96,15 +99,15 @@ impl RandomPlan {
         }
         let first = case.stacks.first().and_then(|stack| stack.entries.first());
         let place = first.map_or("L0", |(_, layer)| layer.name.as_str()).to_owned();
-        let divides = |axis: &str, dim: u64| self.has(axis) && dim.is_multiple_of(self.size(axis));
-        if divides("tp", case.sequence) && rng.percent(45) {
+        let (sequence, width) = (self.fit(rng, "tp", case.sequence), self.fit(rng, "tp", case.dim("D")));
+        if let Some(pad) = sequence.filter(|_| rng.percent(45)) {
             let narrowed = if rng.percent(30) { String::new() } else { format!(" at {place}.x") };
-            steps.push(format!("step sequence: acts S -> tp{narrowed}"));
-        } else if divides("tp", case.dim("D")) && rng.percent(15) {
-            steps.push(format!("step sequence: acts D -> tp at {place}.x"));
+            steps.push(format!("step sequence: acts S -> tp{pad}{narrowed}"));
+        } else if let Some(pad) = width.filter(|_| rng.percent(15)) {
+            steps.push(format!("step sequence: acts D -> tp{pad} at {place}.x"));
         }
-        if divides("cp", case.sequence) && rng.percent(80) {
-            steps.push("step context: acts S -> cp".to_owned());
+        if let Some(pad) = self.fit(rng, "cp", case.sequence).filter(|_| rng.percent(80)) {
+            steps.push(format!("step context: acts S -> cp{pad}"));
         }
         if rng.percent(10) && steps.len() > 1 {
             steps.swap(0, 1);
@@ -112,40 +115,77 @@ impl RandomPlan {
         self.entries.extend(steps);
     }
 
-    /// Rules for tensor parallelism: most dims that divide, and the vocabulary filled up.
+    /// How a dim of this size can lie on an axis, if at all: as it is where the axis divides it, else filled up.
+    fn fit(&self, rng: &mut Rng, axis: &str, size: u64) -> Option<&'static str> {
+        let divides = size.is_multiple_of(self.size(axis));
+        let (chance, pad) = (rng.percent(8), rng.percent(65));
+        match divides {
+            _ if !self.has(axis) => None,
+            true => Some(if chance { " pad" } else { "" }),
+            false => pad.then_some(" pad"),
+        }
+    }
+
+    /// Rules for tensor parallelism: most dims of most models, filled up where the axis does not divide them.
     fn tensor(&self, rng: &mut Rng, case: &Case) -> Vec<String> {
         let tp = self.size("tp");
-        let (mut plain, mut steps) = (Vec::new(), Vec::new());
-        let (kv, g) = (case.dim("KV"), case.dim("G"));
-        let heads = kv.is_multiple_of(tp) || (tp.is_multiple_of(kv) && g.is_multiple_of(tp / kv));
-        if heads && rng.percent(75) {
-            plain.extend(["H", "KV"].into_iter().filter(|dim| case.uses(dim)));
-        }
-        for dim in ["F", "V", "E", "W", "P"].into_iter().filter(|dim| case.uses(dim)) {
-            let divides = case.dim(dim).is_multiple_of(tp);
-            if divides && rng.percent(60) {
-                plain.push(dim);
-            } else if !divides && dim == "V" && rng.percent(60) {
-                steps.push(format!("step pad_{dim}: {dim} -> tp pad"));
-            }
-        }
-        let roles = if rng.percent(12) { "params " } else { "" };
         let axes = if self.mesh.iter().any(|(name, sizes)| *name == "tp" && sizes.len() > 1) {
             *rng.pick(&["tp", "tp", "tp.a", "tp.b", "(tp.b, tp.a)"])
         } else {
             "tp"
         };
+        let roles = if rng.percent(12) { "params " } else { "" };
+        let (mut plain, mut steps) = (Vec::new(), Vec::new());
+        let (kv, g) = (case.dim("KV"), case.dim("G"));
+        let heads: Vec<&str> = ["H", "KV"].into_iter().filter(|dim| case.uses(dim)).collect();
+        if kv.is_multiple_of(tp) || (tp.is_multiple_of(kv) && g.is_multiple_of(tp / kv)) {
+            plain.extend(heads.into_iter().filter(|_| rng.percent(87)));
+        } else if rng.percent(60) {
+            steps.extend(heads.iter().map(|dim| format!("step pad_{dim}: {roles}{dim} -> {axes} pad")));
+        }
+        for (dims, chance) in COMMON {
+            for dim in dims.iter().filter(|dim| case.uses(dim)) {
+                let fit = self.fit(rng, "tp", case.dim(dim)).filter(|_| rng.percent(*chance));
+                match fit {
+                    Some("") => plain.push(dim),
+                    Some(pad) => steps.push(format!("step pad_{dim}: {roles}{dim} -> {axes}{pad}")),
+                    None => {}
+                }
+            }
+        }
         if !plain.is_empty() {
             steps.insert(0, format!("step tensor: {roles}{} -> {axes}", plain.join(", ")));
         }
-        if case.dim("D").is_multiple_of(tp) && rng.percent(8) {
-            steps.push("step width: params D -> tp".into());
+        if let Some(pad) = self.fit(rng, "tp", case.dim("D")).filter(|_| rng.percent(8)) {
+            steps.push(format!("step width: params D -> tp{pad}"));
         }
-        if rng.percent(8) && self.has("dp") && case.uses("F") && case.dim("F").is_multiple_of(self.size("dp"))
-        {
-            steps.push("step wide: params F -> dp".into());
+        if let Some(pad) = self.fit(rng, "dp", case.dim("F")).filter(|_| rng.percent(8) && case.uses("F")) {
+            steps.push(format!("step wide: params F -> dp{pad}"));
         }
         steps
+    }
+
+    /// Places dims inline, where their layers take or hold them.
+    pub fn pin(&self, rng: &mut Rng, case: &mut Case) {
+        let sizes = [("S", "tp", case.sequence), ("S", "cp", case.sequence), ("D", "tp", case.dim("D"))];
+        let fits = |axis: &str, size: u64| self.has(axis) && size.is_multiple_of(self.size(axis));
+        let mut values: Vec<(&str, &str)> =
+            sizes.iter().filter(|it| fits(it.1, it.2)).map(|it| (it.0, it.1)).collect();
+        values.extend(self.has("dp").then_some(("B", "dp")));
+        let held: Vec<&str> = ["E", "F", "D1"].into_iter().filter(|dim| fits("tp", case.dim(dim))).collect();
+        case.for_each_layer(&mut |layer| {
+            if !values.is_empty() && rng.percent(8) {
+                let (dim, axis) = *rng.pick(&values);
+                layer.pin = Some((dim.to_owned(), axis.to_owned()));
+            }
+            let params = layer.pieces.iter_mut().filter(|piece| piece.members.starts_with("param"));
+            for piece in params.filter(|_| rng.percent(10)) {
+                if let Some(dim) = held.iter().find(|dim| piece.members.contains(&format!(", {dim}]"))) {
+                    let (plain, pinned) = (format!(", {dim}]"), format!(", {dim}@tp]"));
+                    piece.members = piece.members.replacen(&plain, &pinned, 1);
+                }
+            }
+        });
     }
 
     fn stores(&mut self, rng: &mut Rng) {
@@ -154,9 +194,11 @@ impl RandomPlan {
         }
         let parts = self.mesh.iter().any(|(name, sizes)| *name == "dp" && sizes.len() > 1);
         let axes = if parts { *rng.pick(&["dp", "dp.a", "dp.b"]) } else { "dp" };
-        self.entries.push(match rng.below(8) {
+        self.entries.push(match rng.below(10) {
             0 => format!("step rest: store opt|grads: largest -> {axes}"),
             1 => format!("step rest: store params: largest -> {axes}"),
+            8 => format!("step rest: store grads: largest -> {axes}"),
+            9 => format!("step rest: store opt: largest -> {axes}, store params: largest -> {axes}"),
             2 if self.has("tp") => "step zero(3): over (dp, tp)".to_owned(),
             kind => format!("step zero({}): over {axes}", kind % 4),
         });
@@ -169,9 +211,9 @@ impl RandomPlan {
             0 => self.entries.push("remat full".into()),
             1 => self.entries.push(format!("remat {}: full", layer.name)),
             2 => {
-                if let Some(piece) = layer.pieces.first() {
-                    self.entries.push(format!("remat {}: save h{}", layer.name, piece.number));
-                }
+                let kept: Vec<String> = layer.pieces.iter().map(|piece| piece.kept()).collect();
+                let names = if rng.percent(70) { &kept[..1] } else { &kept[..] };
+                self.entries.push(format!("remat {}: save {}", layer.name, names.join(", ")));
             }
             3 => self.entries.push("remat none".into()),
             _ => {}

@@ -37,6 +37,9 @@ pub enum Rounding {
     None,
     /// The result of each instruction is rounded to its element type.
     Storage,
+    /// The same, up or down by chance, which this seeds: what a few of these differ by says how much the rounding of
+    /// a program can change, in whatever order it adds (Parker, "Monte Carlo Arithmetic", 1997).
+    Chance(u64),
 }
 
 /// How to interpret.
@@ -281,11 +284,12 @@ impl<'a> Machine<'a> {
     }
 
     fn rounded(&self, mut held: Vec<Tensor>, ty: &Type) -> Vec<Tensor> {
+        let elements = held.iter_mut().flat_map(|tensor| &mut tensor.data);
         match self.options.rounding {
             Rounding::None => {}
-            Rounding::Storage => {
-                let elements = held.iter_mut().flat_map(|tensor| &mut tensor.data);
-                elements.for_each(|element| *element = stored(*element, ty.dtype));
+            Rounding::Storage => elements.for_each(|element| *element = stored(*element, ty.dtype)),
+            Rounding::Chance(seed) => {
+                elements.for_each(|element| *element = scalar::stored_by_chance(*element, ty.dtype, seed));
             }
         }
         held

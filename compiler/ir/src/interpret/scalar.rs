@@ -1,6 +1,7 @@
 //! Scalar functions in f64, and rounding to storage types.
 
 use crate::op::{Literal, ScalarOp};
+use crate::random::{random_bits, uniform};
 use crate::types::{DType, ReduceOp};
 
 /// `op` on arguments of type `from` (the first's), with a result of type `to`.
@@ -77,6 +78,25 @@ pub fn stored(value: f64, dtype: DType) -> f64 {
         DType::Bf16 => f64::from(to_bf16(value as f32)),
         DType::I32 | DType::U32 | DType::Bool => value,
     }
+}
+
+/// A float as its type holds it, rounded up or down by chance, either the likelier the nearer it is; equal numbers
+/// alike. A number of another type stays.
+pub(super) fn stored_by_chance(value: f64, dtype: DType, seed: u64) -> f64 {
+    let digits = match dtype {
+        DType::F32 => 23,
+        DType::Bf16 => 7,
+        DType::I32 | DType::U32 | DType::Bool => return value,
+    };
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    let step = f64::from(exponent.max(-126) - digits).exp2();
+    let below = (value / step).floor();
+    let chance = uniform(random_bits(seed, 0, 0, value.to_bits()));
+    let up = f64::from(chance) < value / step - below;
+    (below + f64::from(u8::from(up))) * step
 }
 
 /// The nearest bf16, ties to even, through f32 as kernels do it.
