@@ -4,6 +4,7 @@
 //! that fails is made small and written to `tests/cases`, where it is judged from then on. Of the operations that there
 //! are, all have to come about.
 
+use dtlc_ir::{CollectiveKind, ScalarOp};
 use dtlc_tests::random::Case;
 use dtlc_tests::random::coverage::Coverage;
 use dtlc_tests::random::judge::{Verdict, examine, judge, judge_slopes};
@@ -47,18 +48,25 @@ fn many_ranks_compute_what_one_does() {
     assert!(failed.is_empty(), "{} of {count} cases fail:\n{}", failed.len(), failed.join("\n"));
     // A generator whose cases are mostly refused would test nothing.
     assert!(refused * 3 <= count, "{refused} of {count} cases are refused");
-    println!("{:?}", coverage.operations);
     let all = every_operation();
     let missing = coverage.missing(&all);
     assert!(missing.is_empty() || count < CASES, "no case has {missing:?}");
 }
 
-/// The operations of the IR's sample that is held to have all.
+/// The operations of the IR's sample that has one of each kind, every scalar function, and every collective with each
+/// way to combine that the compiler has a use for.
 fn every_operation() -> Coverage {
     let sample = include_str!("../../compiler/ir/tests/samples/every_op.ir");
     let program = dtlc_ir::text::parse(sample).unwrap_or_else(|error| panic!("{error:?}"));
     let mut coverage = Coverage::default();
     coverage.add(&program);
+    let scalar = ScalarOp::ALL.iter().map(|op| op.name().to_owned());
+    let collectives = CollectiveKind::ALL.iter().map(|kind| match kind {
+        CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => format!("{} sum", kind.name()),
+        CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute => kind.name().into(),
+    });
+    let maximum = ["all_reduce max".to_owned()];
+    coverage.operations.extend(scalar.chain(collectives).chain(maximum).map(|name| (name, 1)));
     coverage
 }
 

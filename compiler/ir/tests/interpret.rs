@@ -333,6 +333,46 @@ fn rounding_by_chance_gives_a_neighbour_and_is_right_on_average() {
 }
 
 #[test]
+fn rounding_by_chance_reaches_sums_before_they_cancel() {
+    let sums = ["%y: f32[] = reduce_sum[B] %x forward yield %y", "%y: f32[] = dot %x, %z forward yield %y"];
+    for body in sums {
+        let error = |seed| {
+            let options = Options { rounding: Rounding::Chance(seed), ..Options::default() };
+            let args: [&[f64]; 2] = [&[0.3, 1000.0, -1000.0], &[1.0; 3]];
+            (run("%x: f32[B], %z: f32[B]", body, &args, &options)[0][0] - 0.3).abs()
+        };
+        // A unit in the last place of 1000, where the result's is a thousandth of it.
+        let unit = f64::exp2(-14.0);
+        assert!(
+            (0..20).all(|seed| error(seed) <= unit) && (0..20).any(|seed| error(seed) > unit / 8.0),
+            "{body}"
+        );
+    }
+}
+
+/// The gradients of the scores are differences of sums that are equal, but that kernels add up on separate ways.
+#[test]
+fn rounding_by_chance_shows_what_remains_of_attention_to_one_key() {
+    let attention = |name: &str| format!("{name}[query S, key E, head A, value C, scale 1.0]");
+    let body = format!(
+        "%o: f32[S, C], %l: f32[S] = {} %q, %k, %v forward
+        %dq: f32[S, A], %dk: f32[E, A], %dv: f32[E, C] = {} %q, %k, %v, %o, %l, %d forward yield %dq, %dk",
+        attention("attention"),
+        attention("attention_gradient"),
+    );
+    let args: [&[f64]; 4] = [&[0.5, -0.25, 1.0, 0.75, -1.0, 0.5], &[30.0, 20.0], &[17.3, -11.9], &[0.7; 6]];
+    let gradients = |rounding| {
+        let options = Options { rounding, ..Options::default() };
+        run("%q: f32[S, A], %k: f32[E, A], %v: f32[E, C], %d: f32[S, C]", &body, &args, &options).concat()
+    };
+    assert!(gradients(Rounding::None).iter().all(|gradient| gradient.abs() < 1e-12));
+    let most = |seed| gradients(Rounding::Chance(seed)).iter().fold(0f64, |most, it| most.max(it.abs()));
+    // A unit in the last place of 12, the largest sum, times the keys.
+    let unit = 30.0 * f64::exp2(-20.0);
+    assert!((0..9).all(|seed| most(seed) < 4.0 * unit) && (0..9).any(|seed| most(seed) > unit / 8.0));
+}
+
+#[test]
 fn arguments_of_another_shape_are_refused() {
     let program = program("main(%x: f32[A]) { yield %x }");
     let fault = interpret(&program, &[Tensor::scalar(1.0)], &Options::default()).unwrap_err();

@@ -23,14 +23,15 @@ pub(super) fn forward(
     walk(&space, &strides, |coordinates, at| {
         let scores = rows.scores(rows.position(&space, coordinates), at[0], at[1]);
         let most = scores.iter().fold(f64::NEG_INFINITY, |most, score| most.max(score.value));
-        let total: f64 = scores.iter().map(|score| (score.value - most).exp()).sum();
+        let exponential = |score: &Score| site.within(site.within(score.value - most).exp());
+        let total = scores.iter().fold(0.0, |total, score| site.within(total + exponential(score)));
         lse.data[at[4]] = if scores.is_empty() { f64::NEG_INFINITY } else { most + total.ln() };
         for score in &scores {
-            let weight = (score.value - most).exp() / total;
+            let weight = site.within(exponential(score) / total);
             for v in 0..values.size(options.value) {
                 let to = output.offset(at[3], &[(options.value, v)]);
                 let from = values.offset(at[2], &[(options.key, score.key), (options.value, v)]);
-                output.data[to] += weight * values.data[from];
+                output.data[to] = site.within(output.data[to] + weight * values.data[from]);
             }
         }
     });
@@ -54,21 +55,23 @@ pub(super) fn gradient(
     let rows = Rows::new(site, options, args, arg_types);
     let Attention { key: key_dim, head, value, .. } = *options;
     walk(&space, &strides, |coordinates, at| {
-        let mean = along(value, (output, at[3]), (d_output, at[5]));
+        let mean = along(site, value, (output, at[3]), (d_output, at[5]));
         for score in rows.scores(rows.position(&space, coordinates), at[0], at[1]) {
             let t = (key_dim, score.key);
-            let weight = (score.value - lse.data[at[4]]).exp();
-            let d_weight = along(value, (values, values.offset(at[2], &[t])), (d_output, at[5]));
-            let d_product = weight * (d_weight - mean) * score.slope * options.scale;
+            let weight = site.within(site.within(score.value - lse.data[at[4]]).exp());
+            let d_weight = along(site, value, (values, values.offset(at[2], &[t])), (d_output, at[5]));
+            let d_score = site.within(weight * site.within(d_weight - mean));
+            let d_product = site.within(site.within(d_score * score.slope) * options.scale);
+            let add = |sum: &mut f64, product: f64| *sum = site.within(*sum + product);
             for h in 0..query.size(head) {
                 let to = d_query.offset(at[6], &[(head, h)]);
-                d_query.data[to] += d_product * key.data[key.offset(at[1], &[t, (head, h)])];
+                add(&mut d_query.data[to], d_product * key.data[key.offset(at[1], &[t, (head, h)])]);
                 let to = d_key.offset(at[7], &[t, (head, h)]);
-                d_key.data[to] += d_product * query.data[query.offset(at[0], &[(head, h)])];
+                add(&mut d_key.data[to], d_product * query.data[query.offset(at[0], &[(head, h)])]);
             }
             for v in 0..values.size(value) {
                 let to = d_values.offset(at[8], &[t, (value, v)]);
-                d_values.data[to] += weight * d_output.data[d_output.offset(at[5], &[(value, v)])];
+                add(&mut d_values.data[to], weight * d_output.data[d_output.offset(at[5], &[(value, v)])]);
             }
         }
     });
@@ -76,9 +79,10 @@ pub(super) fn gradient(
 }
 
 /// The inner product along `dim` of two tensors from given offsets on.
-fn along(dim: Dim, left: (&Tensor, usize), right: (&Tensor, usize)) -> f64 {
+fn along(site: &Site<'_>, dim: Dim, left: (&Tensor, usize), right: (&Tensor, usize)) -> f64 {
     let element = |(tensor, at): (&Tensor, usize), index| tensor.data[tensor.offset(at, &[(dim, index)])];
-    (0..left.0.size(dim)).map(|index| element(left, index) * element(right, index)).sum()
+    (0..left.0.size(dim))
+        .fold(0.0, |sum, index| site.within(sum + element(left, index) * element(right, index)))
 }
 
 /// The score of one query with one visible key.
@@ -93,6 +97,7 @@ struct Score {
 
 /// Computes scores one row at a time.
 struct Rows<'a> {
+    site: &'a Site<'a>,
     options: &'a Attention,
     query: &'a Tensor,
     key: &'a Tensor,
@@ -102,8 +107,9 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn new(site: &Site<'_>, options: &'a Attention, args: &[&'a Tensor], arg_types: &[&Type]) -> Rows<'a> {
+    fn new(site: &'a Site<'a>, options: &'a Attention, args: &[&'a Tensor], arg_types: &[&Type]) -> Rows<'a> {
         Rows {
+            site,
             options,
             query: args[0],
             key: args[1],
@@ -121,7 +127,7 @@ impl<'a> Rows<'a> {
 
     /// The scores of the query at global position `s` with every key that it sees.
     fn scores(&self, s: u64, query_at: usize, key_at: usize) -> Vec<Score> {
-        let options = self.options;
+        let (site, options) = (self.site, self.options);
         let mut scores = Vec::new();
         for index in 0..self.key.size(options.key) {
             let t = self.first_key + index as u64;
@@ -130,9 +136,13 @@ impl<'a> Rows<'a> {
                 continue;
             }
             let key = (self.key, self.key.offset(key_at, &[(options.key, index)]));
-            let scaled = options.scale * along(options.head, (self.query, query_at), key);
+            let product = along(site, options.head, (self.query, query_at), key);
+            let scaled = site.within(options.scale * product);
             let (value, slope) = match options.softcap {
-                Some(cap) => (cap * (scaled / cap).tanh(), 1.0 - (scaled / cap).tanh().powi(2)),
+                Some(cap) => {
+                    let tanh = site.within(site.within(scaled / cap).tanh());
+                    (site.within(cap * tanh), site.within(1.0 - tanh * tanh))
+                }
                 None => (scaled, 1.0),
             };
             scores.push(Score { key: index, value, slope });

@@ -25,6 +25,7 @@ use crate::types::Type;
 use crate::verify::instructions;
 use cranelift_entity::SecondaryMap;
 use op::Site;
+use std::cell::Cell;
 use std::rc::Rc;
 
 const NAME: &str = "interpret";
@@ -37,8 +38,9 @@ pub enum Rounding {
     None,
     /// The result of each instruction is rounded to its element type.
     Storage,
-    /// The same, up or down by chance, which this seeds: what a few of these differ by says how much the rounding of
-    /// a program can change, in whatever order it adds (Parker, "Monte Carlo Arithmetic", 1997).
+    /// The same, up or down by chance, which this seeds, and what an operation computes in f32 on its way, such as each
+    /// sum so far, likewise. What a few of these differ by says how much rounding can change a program's results, in
+    /// whatever order it adds (Parker, "Monte Carlo Arithmetic", 1997).
     Chance(u64),
 }
 
@@ -209,7 +211,8 @@ impl<'a> Machine<'a> {
         for rank in 0..self.ranks.as_ref().map_or(1, Vec::len) {
             let coordinates = self.ranks.as_ref().map(|ranks| &ranks[rank][..]);
             let (program, loops, seed) = (self.program, &self.loops[..], self.options.seed);
-            let site = Site { program, coordinates, loops, seed };
+            let (rounding, roundings) = (self.options.rounding, Cell::new(0));
+            let site = Site { program, coordinates, loops, seed, rounding, roundings };
             let here: Vec<&Tensor> = args.iter().map(|held| &held[rank]).collect();
             let computed = op::evaluate(&site, &inst.op, &here, &arg_types, &result_types);
             let computed = computed.map_err(|message| self.fault(message))?;
@@ -258,7 +261,8 @@ impl<'a> Machine<'a> {
             let mut yields = self.region(&scan.body, params)?;
             self.loops.pop();
             let yielded = yields.split_off(scan.carries);
-            for ((held, yielded), output) in outputs.iter_mut().zip(yielded).zip(&scan.outputs) {
+            let kinds = scan.outputs.iter().zip(&results[scan.carries..]);
+            for ((held, yielded), (output, &result)) in outputs.iter_mut().zip(yielded).zip(kinds) {
                 for (held, yielded) in held.iter_mut().zip(yielded.iter()) {
                     match output {
                         ScanOutput::Stack | ScanOutput::Accumulate => {
@@ -267,6 +271,8 @@ impl<'a> Machine<'a> {
                         ScanOutput::Sum => held.add(yielded),
                     }
                 }
+                // What adds up is stored each time.
+                *held = self.rounded(std::mem::take(held), self.program.ty(result));
             }
             carries = yields;
         }

@@ -1,5 +1,6 @@
 //! What each operation computes on one rank, from the tensors that the rank holds.
 
+use super::Rounding;
 use super::attention;
 use super::scalar;
 use super::tensor::{Tensor, walk};
@@ -7,7 +8,8 @@ use crate::dim::Dim;
 use crate::op::{Op, ScalarOp};
 use crate::program::Program;
 use crate::random::{random_bits, uniform};
-use crate::types::{ReduceOp, Type};
+use crate::types::{DType, ReduceOp, Type};
+use std::cell::Cell;
 
 /// Where an operation runs.
 pub(super) struct Site<'a> {
@@ -17,9 +19,25 @@ pub(super) struct Site<'a> {
     /// The dimensions of the enclosing scans with the loops' indices.
     pub(super) loops: &'a [(Dim, u64)],
     pub(super) seed: u64,
+    pub(super) rounding: Rounding,
+    /// How many numbers have been rounded within the operation.
+    pub(super) roundings: Cell<u64>,
 }
 
 impl Site<'_> {
+    /// A number within an operation, such as a sum so far, as what computes in f32 has it. Equal numbers are rounded
+    /// by separate chance: kernels come to them on several ways.
+    pub(super) fn within(&self, value: f64) -> f64 {
+        match self.rounding {
+            Rounding::None | Rounding::Storage => value,
+            Rounding::Chance(seed) => {
+                let count = self.roundings.get() + 1;
+                self.roundings.set(count);
+                scalar::stored_by_chance(value, DType::F32, seed.wrapping_add(count << 32))
+            }
+        }
+    }
+
     /// How many elements of `dim` a value of type `ty` has here.
     pub(super) fn size(&self, ty: &Type, dim: Dim) -> usize {
         match self.coordinates {
@@ -136,7 +154,7 @@ fn reduce(site: &Site<'_>, op: ReduceOp, dims: &[Dim], arg: &Tensor, ty: &Type) 
     let space: Vec<(Dim, usize)> =
         kept.into_iter().chain(dims.iter().map(|&dim| (dim, arg.size(dim)))).collect();
     walk(&space, &[result.strides(&space), arg.strides(&space)], |_, at| {
-        result.data[at[0]] = scalar::combine(op, result.data[at[0]], arg.data[at[1]]);
+        result.data[at[0]] = site.within(scalar::combine(op, result.data[at[0]], arg.data[at[1]]));
     });
     result
 }
@@ -146,7 +164,7 @@ fn dot(site: &Site<'_>, left: &Tensor, right: &Tensor, ty: &Type) -> Tensor {
     let mut space = site.shape(ty);
     space.extend(left.shape().into_iter().filter(|&(dim, _)| !ty.has(dim)));
     walk(&space, &[result.strides(&space), left.strides(&space), right.strides(&space)], |_, at| {
-        result.data[at[0]] += left.data[at[1]] * right.data[at[2]];
+        result.data[at[0]] = site.within(result.data[at[0]] + left.data[at[1]] * right.data[at[2]]);
     });
     result
 }
@@ -200,7 +218,8 @@ fn scatter_add(site: &Site<'_>, dim: Dim, args: &[&Tensor], ty: &Type) -> Tensor
         let index = indices.data[at[2]];
         let row = index - start;
         if row >= 0.0 && row < rows as f64 && index < site.program.dims[dim].size as f64 {
-            result.data[at[0] + row as usize * stride] += updates.data[at[1]];
+            let sum = &mut result.data[at[0] + row as usize * stride];
+            *sum = site.within(*sum + updates.data[at[1]]);
         }
     });
     result

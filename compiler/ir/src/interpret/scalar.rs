@@ -1,7 +1,6 @@
 //! Scalar functions in f64, and rounding to storage types.
 
 use crate::op::{Literal, ScalarOp};
-use crate::random::{random_bits, uniform};
 use crate::types::{DType, ReduceOp};
 
 /// `op` on arguments of type `from` (the first's), with a result of type `to`.
@@ -91,12 +90,32 @@ pub(super) fn stored_by_chance(value: f64, dtype: DType, seed: u64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }
+    // Below the least normal number the type has fewer digits.
     let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
-    let step = f64::from(exponent.max(-126) - digits).exp2();
-    let below = (value / step).floor();
-    let chance = uniform(random_bits(seed, 0, 0, value.to_bits()));
-    let up = f64::from(chance) < value / step - below;
-    (below + f64::from(u8::from(up))) * step
+    let dropped = (52 - digits + (-126 - exponent).max(0)).min(62) as u32;
+    if dropped > 52 {
+        let step = f64::from(-126 - digits).exp2();
+        let below = (value / step).trunc() * step;
+        let up = unit(value.to_bits(), seed) < ((value - below) / step).abs();
+        return if up { below + step.copysign(value) } else { below };
+    }
+    let mask = (1u64 << dropped) - 1;
+    let (below, rest) = (value.to_bits() & !mask, value.to_bits() & mask);
+    let up = mixed(value.to_bits(), seed) & mask < rest;
+    f64::from_bits(if up { below + mask + 1 } else { below })
+}
+
+/// A number in [0, 1) that depends on `bits` and `seed`.
+fn unit(bits: u64, seed: u64) -> f64 {
+    (mixed(bits, seed) >> 11) as f64 * f64::exp2(-53.0)
+}
+
+/// Bits that look random (SplitMix64: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+fn mixed(bits: u64, seed: u64) -> u64 {
+    let mixed = bits ^ (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 /// The nearest bf16, ties to even, through f32 as kernels do it.
