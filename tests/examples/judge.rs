@@ -1,6 +1,6 @@
-//! Judges random cases or files by hand: `judge FILE`, `judge show SEED`, `judge slopes FIRST COUNT`, `judge FIRST COUNT`.
-//! Prints verdicts as they come, and writes what fails, made small, to the folder `DTLC_KEEP`; at the end how often each
-//! operation was there.
+//! Judges random cases or files by hand: `judge FILE`, `judge show SEED`, `judge slopes FIRST COUNT`, `judge FIRST COUNT`,
+//! `judge bf16 FIRST COUNT` for those from FIRST on that compute in bf16. Prints verdicts as they come, and writes what
+//! fails, made small, to the folder `DTLC_KEEP`; at the end how often each operation was there.
 
 use dtlc_tests::random::Case;
 use dtlc_tests::random::coverage::Coverage;
@@ -20,7 +20,14 @@ fn main() {
                 println!("{seed} {:?}", judge_slopes(&Case::generate(seed).source()));
             }
         }
-        [first, count] => several(number(first).unwrap_or_default(), number(count).unwrap_or(1)),
+        [word, first, count] if word == "bf16" => {
+            let (first, count) = (number(first).unwrap_or_default(), number(count).unwrap_or(1));
+            several((first..).filter(|&seed| is_coarse(seed)).take(count as usize));
+        }
+        [first, count] => {
+            let first = number(first).unwrap_or_default();
+            several(first..first + number(count).unwrap_or(1));
+        }
         [path] => {
             let source = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
             match judge(&source) {
@@ -28,14 +35,19 @@ fn main() {
                 other => println!("{other:?}"),
             }
         }
-        _ => println!("judge FILE | judge show SEED | judge slopes FIRST COUNT | judge FIRST COUNT"),
+        _ => println!("judge FILE | judge show SEED | judge slopes FIRST COUNT | judge [bf16] FIRST COUNT"),
     }
 }
 
-fn several(first: u64, count: u64) {
+/// Whether the seed's values are bf16.
+fn is_coarse(seed: u64) -> bool {
+    Case::generate(seed).plan.shared.iter().any(|entry| entry.starts_with("precision"))
+}
+
+fn several(seeds: impl Iterator<Item = u64>) {
     let mut tally = [0u64; 4];
     let mut coverage = Coverage::default();
-    for seed in first..first + count {
+    for seed in seeds {
         let case = Case::generate(seed);
         let judgement = examine(&case.source());
         coverage.join(&judgement.coverage);

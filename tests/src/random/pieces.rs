@@ -32,6 +32,17 @@ pub struct Layer {
     pub pin: Option<(String, String)>,
 }
 
+impl Piece {
+    /// Takes every inline placement out of it.
+    pub fn place_nowhere(&mut self) {
+        for text in [&mut self.members, &mut self.body] {
+            for axis in ["@dp", "@cp", "@tp"] {
+                *text = text.replace(axis, "");
+            }
+        }
+    }
+}
+
 impl Layer {
     /// Writes it as an item.
     pub fn write(&self, text: &mut String) {
@@ -149,6 +160,14 @@ const HOLDING: &[(&str, &str)] = &[
     ("param shift$n: [D] kind bias", "let $y = $x + shift$n"),
     ("param gain$n: [R, D] kind norm", "let $y = sum[R](tanh(stack[R]($x, 0.5 * $x) * gain$n)) * 0.5"),
     ("param a$n: [D, E]\nparam b$n: [E, D]", "let $y = dot[E](tanh(dot[D]($x, a$n)), b$n)"),
+    (
+        "param a$n: [D, E]\nparam b$n: [E, D]",
+        "let u$n: [B, S, E] = tanh(dot[D]($x, a$n))\nlet $y = dot[E](u$n, b$n)",
+    ),
+    (
+        "param a$n: [D, F]\nparam b$n: [F, D]",
+        "let u$n: [B, S, F] = sigmoid(dot[D]($x, a$n))\nlet $y = dot[F](u$n * u$n, b$n)",
+    ),
     ("param a$n: [D, E, R]\nparam b$n: [R, E, D]", "let $y = dot[E, R](tanh(dot[D]($x, a$n)), b$n)"),
     ("param a$n: [R, D, E]\nparam b$n: [E, R, D]", "let $y = sum[R](dot[E](tanh(dot[D]($x, a$n)), b$n))"),
     ("param a$n: [F, D]\nparam b$n: [F, D]", "let $y = dot[F](log(1.0 + exp(dot[D]($x, a$n))), b$n)"),

@@ -99,14 +99,19 @@ impl RandomPlan {
         }
         let first = case.stacks.first().and_then(|stack| stack.entries.first());
         let place = first.map_or("L0", |(_, layer)| layer.name.as_str()).to_owned();
-        let (sequence, width) = (self.fit(rng, "tp", case.sequence), self.fit(rng, "tp", case.dim("D")));
+        let (sequence, width) =
+            (self.fit(rng, &["tp"], case.sequence), self.fit(rng, &["tp"], case.dim("D")));
         if let Some(pad) = sequence.filter(|_| rng.percent(45)) {
             let narrowed = if rng.percent(30) { String::new() } else { format!(" at {place}.x") };
             steps.push(format!("step sequence: acts S -> tp{pad}{narrowed}"));
         } else if let Some(pad) = width.filter(|_| rng.percent(15)) {
             steps.push(format!("step sequence: acts D -> tp{pad} at {place}.x"));
         }
-        if let Some(pad) = self.fit(rng, "cp", case.sequence).filter(|_| rng.percent(80)) {
+        // Both axes cut it where there is a rule for either.
+        let both = self.has("tp") && steps.iter().any(|step| step.starts_with("step sequence: acts S"));
+        let axes: &[&str] = if both { &["cp", "tp"] } else { &["cp"] };
+        let context = self.fit(rng, axes, case.sequence);
+        if let Some(pad) = context.filter(|_| rng.percent(80)) {
             steps.push(format!("step context: acts S -> cp{pad}"));
         }
         if rng.percent(10) && steps.len() > 1 {
@@ -115,12 +120,12 @@ impl RandomPlan {
         self.entries.extend(steps);
     }
 
-    /// How a dim of this size can lie on an axis, if at all: as it is where the axis divides it, else filled up.
-    fn fit(&self, rng: &mut Rng, axis: &str, size: u64) -> Option<&'static str> {
-        let divides = size.is_multiple_of(self.size(axis));
+    /// How a dim of this size can lie on axes, if at all: as it is where they divide it, else filled up.
+    fn fit(&self, rng: &mut Rng, axes: &[&str], size: u64) -> Option<&'static str> {
+        let divides = size.is_multiple_of(axes.iter().map(|axis| self.size(axis)).product());
         let (chance, pad) = (rng.percent(8), rng.percent(65));
         match divides {
-            _ if !self.has(axis) => None,
+            _ if !axes.iter().all(|axis| self.has(axis)) => None,
             true => Some(if chance { " pad" } else { "" }),
             false => pad.then_some(" pad"),
         }
@@ -140,12 +145,16 @@ impl RandomPlan {
         let heads: Vec<&str> = ["H", "KV"].into_iter().filter(|dim| case.uses(dim)).collect();
         if kv.is_multiple_of(tp) || (tp.is_multiple_of(kv) && g.is_multiple_of(tp / kv)) {
             plain.extend(heads.into_iter().filter(|_| rng.percent(87)));
+            // Fewer key heads than ranks can be cut where all heads are.
+            if plain == ["KV"] && !kv.is_multiple_of(tp) {
+                plain.clear();
+            }
         } else if rng.percent(60) {
             steps.extend(heads.iter().map(|dim| format!("step pad_{dim}: {roles}{dim} -> {axes} pad")));
         }
         for (dims, chance) in COMMON {
             for dim in dims.iter().filter(|dim| case.uses(dim)) {
-                let fit = self.fit(rng, "tp", case.dim(dim)).filter(|_| rng.percent(*chance));
+                let fit = self.fit(rng, &["tp"], case.dim(dim)).filter(|_| rng.percent(*chance));
                 match fit {
                     Some("") => plain.push(dim),
                     Some(pad) => steps.push(format!("step pad_{dim}: {roles}{dim} -> {axes}{pad}")),
@@ -156,36 +165,55 @@ impl RandomPlan {
         if !plain.is_empty() {
             steps.insert(0, format!("step tensor: {roles}{} -> {axes}", plain.join(", ")));
         }
-        if let Some(pad) = self.fit(rng, "tp", case.dim("D")).filter(|_| rng.percent(8)) {
+        if let Some(pad) = self.fit(rng, &["tp"], case.dim("D")).filter(|_| rng.percent(8)) {
             steps.push(format!("step width: params D -> tp{pad}"));
         }
-        if let Some(pad) = self.fit(rng, "dp", case.dim("F")).filter(|_| rng.percent(8) && case.uses("F")) {
+        if let Some(pad) = self.fit(rng, &["dp"], case.dim("F")).filter(|_| rng.percent(8) && case.uses("F"))
+        {
             steps.push(format!("step wide: params F -> dp{pad}"));
         }
         steps
     }
 
-    /// Places dims inline, where their layers take or hold them.
+    /// Places dims inline, where their layers take, hold or compute them.
     pub fn pin(&self, rng: &mut Rng, case: &mut Case) {
         let sizes = [("S", "tp", case.sequence), ("S", "cp", case.sequence), ("D", "tp", case.dim("D"))];
-        let fits = |axis: &str, size: u64| self.has(axis) && size.is_multiple_of(self.size(axis));
+        let fits = |dim: &str, axis: &str, size: u64| {
+            self.has(axis) && (self.is_padded(dim) || size.is_multiple_of(self.size(axis)))
+        };
         let mut values: Vec<(&str, &str)> =
-            sizes.iter().filter(|it| fits(it.1, it.2)).map(|it| (it.0, it.1)).collect();
+            sizes.iter().filter(|it| fits(it.0, it.1, it.2)).map(|it| (it.0, it.1)).collect();
         values.extend(self.has("dp").then_some(("B", "dp")));
-        let held: Vec<&str> = ["E", "F", "D1"].into_iter().filter(|dim| fits("tp", case.dim(dim))).collect();
+        let held: Vec<&str> =
+            ["E", "F", "D1"].into_iter().filter(|dim| fits(dim, "tp", case.dim(dim))).collect();
         case.for_each_layer(&mut |layer| {
             if !values.is_empty() && rng.percent(8) {
                 let (dim, axis) = *rng.pick(&values);
                 layer.pin = Some((dim.to_owned(), axis.to_owned()));
             }
-            let params = layer.pieces.iter_mut().filter(|piece| piece.members.starts_with("param"));
-            for piece in params.filter(|_| rng.percent(10)) {
-                if let Some(dim) = held.iter().find(|dim| piece.members.contains(&format!(", {dim}]"))) {
-                    let (plain, pinned) = (format!(", {dim}]"), format!(", {dim}@tp]"));
-                    piece.members = piece.members.replacen(&plain, &pinned, 1);
+            for piece in &mut layer.pieces {
+                let text = match rng.below(20) {
+                    0 | 1 if piece.members.starts_with("param") => &mut piece.members,
+                    2 | 3 => &mut piece.body,
+                    4 if !values.is_empty() => {
+                        let (dim, axis) = *rng.pick(&values);
+                        let ty = "[B, S, D]".replace(dim, &format!("{dim}@{axis}"));
+                        piece.body = piece.body.replace("let $y = ", &format!("let $y: {ty} = "));
+                        continue;
+                    }
+                    _ => continue,
+                };
+                if let Some(dim) = held.iter().find(|dim| text.contains(&format!(", {dim}]"))) {
+                    *text = text.replacen(&format!(", {dim}]"), &format!(", {dim}@tp]"), 1);
                 }
             }
         });
+    }
+
+    /// Whether a rule fills a dim up.
+    fn is_padded(&self, dim: &str) -> bool {
+        let rule = format!(" {dim} -> ");
+        self.entries.iter().any(|entry| entry.contains(&rule) && entry.contains(" pad"))
     }
 
     fn stores(&mut self, rng: &mut Rng) {

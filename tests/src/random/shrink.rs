@@ -1,6 +1,7 @@
 //! Makes a case that shows a fault smaller, as long as it shows the same fault.
 
 use super::judge::{Verdict, judge};
+use super::pieces::Piece;
 use super::{Case, Counted};
 
 /// Each step takes something away, so that a few dozen are enough for any case.
@@ -81,6 +82,8 @@ fn candidates(case: &Case) -> Vec<Case> {
         change(&|it| it.plan.mesh[index].1 = vec![1]);
         change(&|it| it.plan.mesh[index].1 = vec![2]);
     }
+    change(&|it| it.for_each_layer(&mut |layer| layer.pin = None));
+    change(&|it| it.for_each_layer(&mut |layer| layer.pieces.iter_mut().for_each(Piece::place_nowhere)));
     change(&|it| it.frame.positions = false);
     change(&|it| it.frame.tied = true);
     change(&|it| it.frame.capped = false);

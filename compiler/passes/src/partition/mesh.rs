@@ -127,7 +127,9 @@ fn distribute(
     atoms: &[Dim],
     axes: &[Axis],
 ) -> Result<Distribution, PlacementError> {
-    if rule.kind == RuleKind::PlacePadded {
+    // An inline placement has no word for pads: it takes them where the plan does.
+    let padded_inline = !rule.values.is_empty() && program.dims[atoms[0]].pad;
+    if rule.kind == RuleKind::PlacePadded || padded_inline {
         return Ok(Distribution::Placed(vec![(atoms[0], axes.to_vec())]));
     }
     let mut placed: Vec<(Dim, Vec<Axis>)> = vec![(atoms[0], Vec::new())];

@@ -3,7 +3,7 @@
 use crate::llama::llama;
 use crate::support::{calls, check_request, joint, request, with_update};
 use dtlc_ir::{Program, text};
-use dtlc_passes::partition::{RuleRequest, StepRequest, partition};
+use dtlc_passes::partition::{PlacementErrorKind, RuleRequest, StepRequest, partition};
 
 /// The type in which a state rests, as text.
 fn stored(program: &Program, path: &str) -> String {
@@ -37,14 +37,32 @@ fn a_store_says_what_it_left_whole() {
     assert!(made.left_whole.iter().all(|(_, rule)| rule == "store params: largest -> dp"));
 }
 
+/// `S@tp` on the value called `h`.
+fn pin(step: &Program) -> StepRequest {
+    let binding = step.bindings.iter().find(|binding| binding.name == "h").expect("a binding");
+    let dim = step.find_dim("S").expect("a dim");
+    let rule = RuleRequest { values: vec![binding.value], ..RuleRequest::place("S", &[dim], &["tp"]) };
+    StepRequest { name: "inline".to_string(), rules: vec![rule] }
+}
+
+#[test]
+fn an_inline_placement_has_the_pads_of_the_plan() {
+    let step = with_update(joint(&llama(16)));
+    let asked = |plan: &str| {
+        let mut request = request(&step, plan);
+        request.steps.push(pin(&step));
+        request
+    };
+    check_request(&step, &asked("mesh tp 3\nsequence: acts S -> tp pad at Block.x"), "inline S@tp, padded");
+    let errors = partition(step.clone(), &asked("mesh tp 3")).err().expect("3 does not divide 8");
+    assert_eq!(errors[0].kind, PlacementErrorKind::NotDivisible);
+}
+
 #[test]
 fn an_inline_placement_comes_before_every_step() {
     let step = with_update(joint(&llama(16)));
     let mut request = request(&step, "mesh tp 2\ntensor: F -> tp");
-    let binding = step.bindings.iter().find(|binding| binding.name == "h").expect("a binding");
-    let dim = step.find_dim("S").expect("a dim");
-    let rule = RuleRequest { values: vec![binding.value], ..RuleRequest::place("S", &[dim], &["tp"]) };
-    request.steps.insert(0, StepRequest { name: "inline".to_string(), rules: vec![rule] });
+    request.steps.insert(0, pin(&step));
     let program = check_request(&step, &request, "inline S@tp");
     // S@tp reaches the whole block first, so that F never gets the axis in an activation: what moves are the
     // keys with the values, and the weights that `tensor` still places.
