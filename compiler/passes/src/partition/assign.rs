@@ -71,6 +71,11 @@ impl<'a> Assignments<'a> {
         &self.table[value]
     }
 
+    /// The inline placements of a value.
+    pub fn pins(&self, value: Value) -> &[(Dim, Entry)] {
+        &self.pins[value]
+    }
+
     /// The placement that the decisions for a value come to.
     pub fn placement(&self, value: Value) -> Placement {
         let mut placement = Placement::replicated();
@@ -127,12 +132,15 @@ impl<'a> Assignments<'a> {
         Effect::Placed
     }
 
-    /// Whether an inline placement keeps one of the entry's axes for another dimension of this value.
+    /// Whether an inline placement keeps one of the entry's axes for another dimension of this value, or
+    /// for this one together with axes that the entry doesn't have.
     fn is_pinned_otherwise(&self, value: Value, dim: Dim, entry: Entry) -> bool {
         let info = &self.entries[entry];
         self.pins[value].iter().any(|&(pinned, by)| {
             let by = &self.entries[by];
-            pinned != dim && by.step != info.step && by.axes.iter().any(|axis| info.axes.contains(axis))
+            let shares = by.axes.iter().any(|axis| info.axes.contains(axis));
+            let covers = pinned == dim && by.axes.iter().all(|axis| info.axes.contains(axis));
+            shares && !covers && by.step != info.step
         })
     }
 

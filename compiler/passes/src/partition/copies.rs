@@ -50,16 +50,14 @@ impl Realiser<'_> {
         let usable_copies: Vec<Value> =
             self.copies[value].iter().filter(usable).map(|copy| copy.value).collect();
         let source = self.cheapest(value, &usable_copies, target);
-        let text = self.reason(source, target, need);
         let origin = if self.is_whole_sum(source) { need.origin } else { self.program.values[source].origin };
         let info = self.program.values[value].clone();
         let moved = self.program.add_value(info.ty.with_placement(target.clone()), origin);
         self.program.values[moved].name = info.name;
         self.program.values[moved].role = info.role;
         self.program.values[moved].gradient_of = info.gradient_of;
-        let reason = Reason { text, leave_to_gather: self.leave.contains(value) };
         let inst = Inst {
-            op: Op::Reshard(reason),
+            op: Op::Reshard(self.reason_to_move(value, source, target, need)),
             args: SmallVec::from_slice(&[source]),
             results: SmallVec::from_slice(&[moved]),
             phase,
@@ -71,6 +69,17 @@ impl Realiser<'_> {
         self.copies[value].push(Copy { value: moved, class, completes, depth });
         self.copied.push(value);
         moved
+    }
+
+    /// The reason for moving a value from the copy at `source`, with the leave that the plan gives for it.
+    pub(super) fn reason_to_move(
+        &self,
+        value: Value,
+        source: Value,
+        target: &Placement,
+        need: &Need,
+    ) -> Reason {
+        Reason { text: self.reason(source, target, need), leave_to_gather: self.leave.contains(value) }
     }
 
     fn is_at(&self, value: Value, target: &Placement) -> bool {
@@ -95,7 +104,7 @@ impl Realiser<'_> {
     }
 
     /// The phase that moving a value counts to.
-    fn phase_of_move(&self, value: Value, phase: Phase) -> Phase {
+    pub(super) fn phase_of_move(&self, value: Value, phase: Phase) -> Phase {
         let role = self.program.values[value].role;
         let born = self.born[value].unwrap_or(Phase::Forward);
         match phase {

@@ -5,7 +5,7 @@
 //! 2. `propagate`: rules, step by step, decide which dimensions lie on which axes.
 //! 3. `stores`: where state rests.
 //! 4. `realise`: every instruction is split by one factor an axis, and reshards stand where a value is
-//!    not as its use needs it. Nothing else ever moves data.
+//!    not as its use needs it or its own type states it. Nothing else ever moves data.
 //! 5. `reshard`: reshards become slices and collectives.
 //! 6. `merge`: collectives of one block that can go together become one call.
 //!
@@ -19,6 +19,7 @@ mod merge;
 mod mesh;
 mod pad;
 mod partial;
+mod pins;
 mod propagate;
 mod realise;
 mod reason;

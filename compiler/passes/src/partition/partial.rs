@@ -140,7 +140,9 @@ impl Realiser<'_> {
         partials.iter().for_each(|&axis| placement.remove_axis(axis));
         for assigned in self.decided.of(value) {
             let axes = &self.decided.entries[assigned.entry].axes;
-            if axes.iter().all(|axis| partials.contains(axis)) {
+            if axes.iter().all(|axis| partials.contains(axis))
+                && (self.program.dims[assigned.dim].pad || self.divides(&placement, assigned.dim, axes))
+            {
                 axes.iter().for_each(|&axis| placement.add_shard(assigned.dim, axis));
             }
         }
@@ -170,11 +172,16 @@ impl Realiser<'_> {
     /// A gradient may be made in more parts than its parameter has in use; where the store's parts on top of
     /// those don't come out even, they take the place of those.
     fn make_room(&self, placement: &mut Placement, dim: Dim, axes: &[Axis]) {
-        let split: Vec<Axis> = placement.axes_of(dim).collect();
-        let parts = self.program.mesh.group_size(split.iter().chain(axes).copied());
-        if !self.program.dims[dim].size.is_multiple_of(parts) {
+        if !self.divides(placement, dim, axes) {
+            let split: Vec<Axis> = placement.axes_of(dim).collect();
             split.into_iter().for_each(|axis| placement.remove_axis(axis));
         }
+    }
+
+    /// Whether these axes divide what a placement leaves of a dimension.
+    fn divides(&self, placement: &Placement, dim: Dim, axes: &[Axis]) -> bool {
+        let parts = self.program.mesh.group_size(placement.axes_of(dim).chain(axes.iter().copied()));
+        self.program.dims[dim].size.is_multiple_of(parts)
     }
 
     /// The arguments of an addition to a sum whose placement is still open: that sum, and what is added.

@@ -247,8 +247,8 @@ impl Realiser<'_> {
         }
     }
 
-    /// Appends an instruction whose arguments and results are placed.
-    pub(super) fn push(&mut self, inst: Inst) {
+    /// Appends an instruction whose arguments and results are where they stay.
+    pub(super) fn append(&mut self, inst: Inst) {
         let depth = self.frames.len() - 1;
         for &result in &inst.results {
             self.depth[result] = depth;

@@ -29,6 +29,9 @@ impl Realiser<'_> {
             }
         }
         self.frames.push(Vec::new());
+        for index in scan.carries..scan.body.params.len() {
+            scan.body.params[index] = self.enter_pinned(scan.body.params[index], inst.phase);
+        }
         for body_inst in std::mem::take(&mut scan.body.insts) {
             self.inst(body_inst)?;
         }
@@ -53,7 +56,8 @@ impl Realiser<'_> {
     }
 
     fn enter_carry(&mut self, init: &mut Value, body: &Region, param: Value, phase: Phase) {
-        if self.freedom[*init] != Freedom::None && self.is_only_added_to(body, param) {
+        let is_free = self.freedom[*init] != Freedom::None && self.decided.pins(param).is_empty();
+        if is_free && self.is_only_added_to(body, param) {
             self.freedom[param] = Freedom::Sum;
             return;
         }

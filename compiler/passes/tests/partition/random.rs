@@ -2,7 +2,10 @@
 
 use crate::llama::{llama, tied};
 use crate::support::{Numbers, check_request, joint, request, with_update};
-use dtlc_passes::partition::{PlacementErrorKind, partition, plan_reshards};
+use dtlc_ir::{Phase, Program, Region, Value};
+use dtlc_passes::partition::{
+    PlacementErrorKind, PlacementRequest, RuleRequest, StepRequest, partition, plan_reshards,
+};
 
 const DIMS: [&str; 12] = ["B", "S", "T", "D", "KV", "G", "K", "F", "V", "H=KV*G", "P", "KH"];
 const MESHES: [&str; 4] = ["x 2", "x 2, y 2", "x 4", "x.a 2, x.b 2"];
@@ -43,6 +46,56 @@ fn plan(numbers: &mut Numbers) -> String {
     lines.join("\n")
 }
 
+/// Pins a dimension of up to two values of the forward pass, after all steps. Returns the pins as text.
+fn pin(numbers: &mut Numbers, program: &Program, request: &mut PlacementRequest) -> String {
+    let mut values = Vec::new();
+    forward(&program.main, &mut values);
+    values.retain(|&value| !program.ty(value).dims.is_empty());
+    let axes: Vec<String> = request.mesh.axes.values().map(|axis| axis.name.clone()).collect();
+    let mut rules = Vec::new();
+    for _ in 0..numbers.below(3) {
+        let value = *numbers.one_of(&values);
+        let dim = *numbers.one_of(&program.ty(value).dims);
+        let axis = numbers.one_of(&axes).as_str();
+        let place = RuleRequest::place(&program.dims[dim].name, &[dim], &[axis]);
+        rules.push(RuleRequest { values: vec![value], ..place });
+    }
+    let text = rules.iter().map(|rule| format!("\npin {}: {}", rule.values[0], rule.text())).collect();
+    if !rules.is_empty() {
+        request.steps.push(StepRequest { name: "inline".to_string(), rules });
+    }
+    text
+}
+
+/// What the forward pass makes, loops' bodies included.
+fn forward(region: &Region, values: &mut Vec<Value>) {
+    for inst in region.insts.iter().filter(|inst| inst.phase == Phase::Forward) {
+        values.extend(&inst.results);
+        if let Some(body) = inst.op.region() {
+            forward(body, values);
+        }
+    }
+}
+
+/// Whatever the steps say, a pinned value lies where it is pinned.
+fn pins_hold(program: &Program, request: &PlacementRequest, plan: &str) {
+    for rule in request.steps.iter().flat_map(|step| &step.rules) {
+        for &value in &rule.values {
+            let placement = &program.ty(value).placement;
+            let axes = program.mesh.axes.iter().filter(|(_, info)| info.name == rule.axes[0]);
+            for (axis, info) in axes {
+                assert_eq!(
+                    placement.dim_on(axis),
+                    Some(rule.dims[0]),
+                    "{plan}\n{} on {}",
+                    rule.text(),
+                    info.name
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn random_plans_are_refused_or_compute_the_same() {
     let mut numbers = Numbers(seed());
@@ -53,13 +106,16 @@ fn random_plans_are_refused_or_compute_the_same() {
         let program = &programs[numbers.below(2)][numbers.below(2)];
         let plan = plan(&mut numbers);
         if !plan.contains("P ") || program.find_dim("P").is_some() {
-            let request = request(program, &plan);
+            let mut request = request(program, &plan);
+            let plan = plan + &pin(&mut numbers, program, &mut request);
             match partition(program.clone(), &request) {
                 // Pads that don't nest can only be gathered, which takes leave.
                 Ok(made) if plan_reshards(&mut made.program.clone()).is_err() => {
-                    assert!(plan.contains(" pad"), "{plan}");
+                    let why = plan_reshards(&mut made.program.clone());
+                    assert!(plan.contains(" pad"), "{plan}: {why:#?}");
                 }
-                Ok(_) => {
+                Ok(made) => {
+                    pins_hold(&made.program, &request, &plan);
                     check_request(program, &request, &plan);
                     ran += 1;
                 }

@@ -2,7 +2,7 @@
 
 use crate::llama::llama;
 use crate::support::{calls, check_request, joint, request, with_update};
-use dtlc_ir::{Program, text};
+use dtlc_ir::{Program, Value, text};
 use dtlc_passes::partition::{PlacementErrorKind, RuleRequest, StepRequest, partition};
 
 /// The type in which a state rests, as text.
@@ -67,4 +67,17 @@ fn an_inline_placement_comes_before_every_step() {
     // S@tp reaches the whole block first, so that F never gets the axis in an activation: what moves are the
     // keys with the values, and the weights that `tensor` still places.
     assert_eq!(calls(&program, "Block", "forward"), ["all_gather tp", "all_gather tp"]);
+}
+
+#[test]
+fn an_inline_placement_holds_where_a_step_splits_otherwise() {
+    let step = with_update(joint(&llama(16)));
+    let mut request = request(&step, "mesh tp 2\ntensor: F -> tp");
+    let is_hidden = |value: &Value| step.values[*value].name.as_deref() == Some("f1");
+    let hidden = step.values.keys().find(is_hidden).expect("a value");
+    let dim = step.find_dim("S").expect("a dim");
+    let rule = RuleRequest { values: vec![hidden], ..RuleRequest::place("S", &[dim], &["tp"]) };
+    request.steps.push(StepRequest { name: "inline".to_string(), rules: vec![rule] });
+    let program = check_request(&step, &request, "inline S@tp");
+    assert_eq!(calls(&program, "Block", "forward"), ["all_to_all tp", "all_to_all tp", "all_reduce tp"]);
 }
