@@ -49,9 +49,9 @@ fn all_reduce(bytes: u64) -> Program {
         transfer: Transfer::whole(bytes / 4),
     };
     let kind = CollectiveKind::AllReduce(Reduction::Sum);
-    let collective = Collective { kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
+    let collective = Collective { flight: FlightId(0), kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
     let at = |operation| Instruction { location: LocationId(0), operation };
-    let body = vec![at(Operation::Collective(collective))];
+    let body = vec![at(Operation::Collective(collective)), at(Operation::Done(FlightId(0)))];
     let steps = Loop { count: REPEATS, order: LoopOrder::Forward, body };
     Program {
         name: "bench".into(),

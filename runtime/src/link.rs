@@ -156,6 +156,8 @@ pub enum LinkedOperation {
     Fill { target: Address, bytes: usize, pattern: [u8; 4], width: usize },
     /// A collective.
     Collective(LinkedCollective),
+    /// The end of one.
+    Done,
 }
 
 /// The instructions of one rank.
@@ -246,6 +248,7 @@ impl Linker<'_> {
                 width: dtype.bytes() as usize,
             },
             Operation::Collective(collective) => LinkedOperation::Collective(self.collective(collective)),
+            Operation::Done(_) => LinkedOperation::Done,
         })
     }
 
@@ -374,6 +377,7 @@ fn float_results(operation: &Operation) -> Vec<(&BufferRef, DType)> {
         Operation::Loop(_) | Operation::Take { .. } | Operation::Copy { .. } | Operation::Fill { .. } => {
             Vec::new()
         }
+        Operation::Done(_) => Vec::new(),
     }
 }
 

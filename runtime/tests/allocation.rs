@@ -53,7 +53,12 @@ fn program() -> Program {
         |transfer| CollectiveTensor { source: buffer(2), target: buffer(0), dtype: DType::F32, transfer };
     let collective = |kind, transfer| {
         let tensors = vec![tensor(transfer), tensor(transfer)];
-        Operation::Collective(Collective { kind, axes: vec![AxisId(1), AxisId(0)], tensors })
+        Operation::Collective(Collective {
+            flight: FlightId(0),
+            kind,
+            axes: vec![AxisId(1), AxisId(0)],
+            tensors,
+        })
     };
     let copy = Operation::Copy {
         source: buffer(0),
@@ -78,7 +83,8 @@ fn program() -> Program {
         ),
         at(2, collective(CollectiveKind::AllGather, Transfer::all_gather(16, Part::even(64, 4)))),
     ];
-    program.instructions = vec![at(0, Operation::Loop(Loop { count: 5, order: LoopOrder::Reverse, body }))];
+    program.instructions =
+        vec![at(0, Operation::Loop(Loop { count: 5, order: LoopOrder::Reverse, body: with_dones(body) }))];
     program
 }
 

@@ -90,7 +90,8 @@ fn rich_program() -> Program {
         at(2, collective(&rows, CollectiveKind::AllGather, Transfer::all_gather(4, Part::even(4, 2)))),
         at(2, collective(&rows, CollectiveKind::Permute(swapped), Transfer::whole(16))),
     ];
-    program.instructions = vec![at(0, Operation::Loop(Loop { count: 3, order: LoopOrder::Reverse, body }))];
+    program.instructions =
+        vec![at(0, Operation::Loop(Loop { count: 3, order: LoopOrder::Reverse, body: with_dones(body) }))];
     program
 }
 
@@ -102,7 +103,12 @@ fn collective(source: &BufferRef, kind: CollectiveKind, transfer: Transfer) -> O
         dtype: DType::F32,
         transfer,
     };
-    Operation::Collective(Collective { kind, axes: vec![AxisId(1)], tensors: vec![tensor] })
+    Operation::Collective(Collective {
+        flight: FlightId(0),
+        kind,
+        axes: vec![AxisId(1)],
+        tensors: vec![tensor],
+    })
 }
 
 /// Puts a payload behind a header that fits it.
@@ -317,8 +323,12 @@ fn operands_that_leave_their_buffers_are_refused() {
         let Operation::Collective(collective) = instruction(program, 6) else { panic!("a collective") };
         collective.axes = vec![AxisId(1), AxisId(1)];
     });
+    refused(|program| *instruction(program, 7) = Operation::Done(FlightId(5)));
+    refused(|program| *instruction(program, 9) = instruction(program, 7).clone());
+    refused(|program| *instruction(program, 7) = instruction(program, 5).clone());
+    refused(|program| *instruction(program, 8) = instruction(program, 6).clone());
     refused(|program| {
-        let Operation::Collective(collective) = instruction(program, 7) else { panic!("a collective") };
+        let Operation::Collective(collective) = instruction(program, 8) else { panic!("a collective") };
         collective.kind = CollectiveKind::Permute(Permutation { sources: vec![1, 1] });
     });
 }

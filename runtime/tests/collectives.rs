@@ -58,8 +58,10 @@ fn run(
     let spare = BufferRef { offset: 32768, ..target.clone() };
     let tensor = |target| CollectiveTensor { source: source.clone(), target, dtype: DType::F32, transfer };
     let tensors = vec![tensor(target), tensor(spare)];
-    program.instructions =
-        vec![at(1, Operation::Collective(Collective { kind, axes: axes.to_vec(), tensors }))];
+    program.instructions = with_dones(vec![at(
+        1,
+        Operation::Collective(Collective { flight: FlightId(0), kind, axes: axes.to_vec(), tensors }),
+    )]);
     let mut session = start(program, Options { arena: ArenaStart::Poisoned, ..Options::default() });
     let shape = [program.mesh.ranks(), sources[0].len() as u64];
     session.set_input("in", &HostTensor::from_f32(&shape, &sources.concat())).expect("it fits");
@@ -249,8 +251,9 @@ fn all_reduce_works_in_place_and_in_every_type() {
         let tensor =
             CollectiveTensor { source: to.clone(), target: to, dtype, transfer: Transfer::whole(count) };
         let kind = CollectiveKind::AllReduce(reduction);
-        let collective = Collective { kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
-        program.instructions = vec![at(0, copy), at(1, Operation::Collective(collective))];
+        let collective =
+            Collective { flight: FlightId(0), kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
+        program.instructions = with_dones(vec![at(0, copy), at(1, Operation::Collective(collective))]);
         let mut session = start(&program, Options { threads: Some(2), ..Options::default() });
         // Element i of rank r is 1 if r = i mod 4 and 0 else, so that each type can hold the result.
         let whole: Vec<f32> =
@@ -277,8 +280,10 @@ fn bf16_sums_are_rounded_once() {
     let target = output(&mut program, "out", layout, 0);
     let tensors = vec![CollectiveTensor { source, target, dtype: DType::Bf16, transfer: Transfer::whole(1) }];
     let kind = CollectiveKind::AllReduce(Reduction::Sum);
-    program.instructions =
-        vec![at(0, Operation::Collective(Collective { kind, axes: vec![AxisId(0)], tensors }))];
+    program.instructions = with_dones(vec![at(
+        0,
+        Operation::Collective(Collective { flight: FlightId(0), kind, axes: vec![AxisId(0)], tensors }),
+    )]);
     let mut session = start(&program, Options::default());
     session.set_input("in", &HostTensor::from_f32(&[3, 1], &[256.0, 1.0, 1.0])).expect("it fits");
     session.step(1, 0).expect("the step runs");

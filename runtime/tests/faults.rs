@@ -27,8 +27,8 @@ fn program_with_late_ranks() -> Program {
         transfer: Transfer::whole(16),
     };
     let kind = CollectiveKind::AllReduce(Reduction::Sum);
-    let collective = Collective { kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
-    program.instructions = vec![at(0, kernel), at(1, Operation::Collective(collective))];
+    let collective = Collective { flight: FlightId(0), kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
+    program.instructions = with_dones(vec![at(0, kernel), at(1, Operation::Collective(collective))]);
     program
 }
 

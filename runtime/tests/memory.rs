@@ -35,9 +35,10 @@ fn a_step_touches_what_the_program_says() {
         transfer: Transfer::whole(bytes / 4),
     };
     let kind = CollectiveKind::AllReduce(Reduction::Sum);
-    let collective = Collective { kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
+    let collective = Collective { flight: FlightId(0), kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
     let fill = Operation::Fill { target: first, dtype: DType::F32, value: 1.5 };
-    program.instructions = vec![at(0, fill), at(1, copy), at(2, Operation::Collective(collective))];
+    program.instructions =
+        with_dones(vec![at(0, fill), at(1, copy), at(2, Operation::Collective(collective))]);
     let before = resident();
     let mut session = start(&program, Options { threads: Some(2), ..Options::default() });
     for step in 1..=3 {

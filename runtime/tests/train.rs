@@ -40,8 +40,8 @@ fn doubling_program() -> Program {
         transfer: Transfer::whole(1),
     };
     let kind = CollectiveKind::AllReduce(Reduction::Sum);
-    let collective = Collective { kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
-    program.instructions = vec![at(0, Operation::Collective(collective))];
+    let collective = Collective { flight: FlightId(0), kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
+    program.instructions = with_dones(vec![at(0, Operation::Collective(collective))]);
     program
 }
 

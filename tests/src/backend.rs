@@ -4,7 +4,7 @@ use dtlc_codegen::assemble::assemble;
 use dtlc_codegen::cranelift::TargetFeatures;
 use dtlc_ir::interpret::{Options, Rounding, Tensor, interpret, interpret_ranks};
 use dtlc_ir::{DType, Program, Type, text};
-use dtlc_passes::{fuse, memory::plan_memory};
+use dtlc_passes::{fuse, memory::plan_memory, start_collectives};
 use dtlc_runtime::program::StateId;
 use dtlc_runtime::session::{ArenaStart, Options as SessionOptions, Session};
 use dtlc_runtime::tensor::HostTensor;
@@ -91,7 +91,9 @@ pub fn run_twice(
 }
 
 fn start(fused: &Program) -> Result<Session, String> {
-    let fused = Program { memory: Some(plan_memory(fused)), ..fused.clone() };
+    let mut fused = fused.clone();
+    start_collectives(&mut fused);
+    fused.memory = Some(plan_memory(&fused));
     let features = TargetFeatures::host()?;
     let assembled = assemble(&fused, features).map_err(|error| error.to_string())?;
     let bytes = assembled.program.to_bytes().map_err(|error| error.to_string())?;

@@ -13,7 +13,9 @@ use dtlc_lang::{Compiled, SourceMap, Span};
 use dtlc_passes::limits::{check_limits, check_memory};
 use dtlc_passes::memory::plan_memory;
 use dtlc_passes::partition::{Partitioned, PlacementRequest, merge_collectives, partition, plan_reshards};
-use dtlc_passes::{ChunkBudget, Chunked, Lowered, Position, chunk, fuse, joint, lower, rematerialise};
+use dtlc_passes::{
+    ChunkBudget, Chunked, Lowered, Position, chunk, fuse, joint, lower, rematerialise, start_collectives,
+};
 
 pub use dtlc_passes::Mode;
 
@@ -181,6 +183,7 @@ fn schedule(mut program: Program, plan: Option<&Plan>, budget: &ChunkBudget) -> 
     verify::sharded(&program)?;
     let planned = program.clone();
     fuse(&mut program);
+    start_collectives(&mut program);
     verify::scheduled(&program)?;
     check_limits(&program)?;
     let memory = plan_memory(&program);

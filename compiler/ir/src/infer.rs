@@ -53,7 +53,7 @@ pub fn infer(
         Op::ScatterAdd { dim } => site.scatter_add(*dim, args),
         Op::Random { stream: _, dims } => site.random(dims, only(args)?),
         Op::StopGradient | Op::Reshard(_) | Op::LocalSlice => one(plain(only(args)?)),
-        Op::Collective(_) => Ok(args.iter().map(|ty| plain(ty)).collect()),
+        Op::Collective(_) | Op::Done => Ok(args.iter().map(|ty| plain(ty)).collect()),
         Op::Attention(attention) => site.attention(attention, args),
         Op::AttentionGradient(attention) => site.attention_gradient(attention, args),
         Op::Scan(_) | Op::Fused(_) => Err("the types of its body decide".into()),

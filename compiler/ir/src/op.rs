@@ -389,8 +389,12 @@ pub enum Op {
     Reshard(Reason),
     /// Keeps this rank's part of a value that it holds more of. No communication.
     LocalSlice,
-    /// Moves data between ranks.
+    /// Moves data between ranks. From the `scheduled` stage on it only starts to: until an [`Op::Done`] has
+    /// waited for it, its results are in flight and its arguments are being read. Collectives over the same axes
+    /// share a stream and end in the order in which they start.
     Collective(Collective),
+    /// Waits for a collective. Arguments: its results, all of them. Results: the same values, there to be read.
+    Done,
     /// One kernel: its body is computed element by element, and only what it yields is stored. Arguments
     /// become the region's parameters, the yields its results; the body uses nothing else. It holds
     /// [`Op::Constant`], [`Op::Iota`], [`Op::Random`], [`Op::Map`], [`Op::Reduce`], the views
@@ -425,6 +429,7 @@ impl Op {
             Op::Reshard(_) => "reshard",
             Op::LocalSlice => "local_slice",
             Op::Collective(collective) => collective.kind.name(),
+            Op::Done => "done",
             Op::Fused(_) => "fused",
         }
     }
@@ -440,7 +445,7 @@ impl Op {
             }
             Op::Concat { .. } | Op::Take { .. } | Op::ScatterAdd { .. } | Op::Random { .. } => &[],
             Op::StopGradient | Op::Attention(_) | Op::AttentionGradient(_) => &[],
-            Op::Scan(_) | Op::LocalSlice | Op::Fused(_) => &[],
+            Op::Scan(_) | Op::LocalSlice | Op::Done | Op::Fused(_) => &[],
         }
     }
 

@@ -230,7 +230,12 @@ fn is_light(op: &Op) -> bool {
         Op::Merge { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Concat { .. } | Op::Random { .. } => true,
         Op::StopGradient | Op::LocalSlice => true,
         Op::Reduce { .. } | Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::Attention(_) => false,
-        Op::AttentionGradient(_) | Op::Scan(_) | Op::Reshard(_) | Op::Collective(_) | Op::Fused(_) => false,
+        Op::AttentionGradient(_)
+        | Op::Scan(_)
+        | Op::Reshard(_)
+        | Op::Collective(_)
+        | Op::Done
+        | Op::Fused(_) => false,
     }
 }
 

@@ -46,7 +46,8 @@ impl Groups {
                 | Operation::Take { .. }
                 | Operation::ScatterAdd { .. }
                 | Operation::Copy { .. }
-                | Operation::Fill { .. } => {}
+                | Operation::Fill { .. }
+                | Operation::Done(_) => {}
             }
         }
     }

@@ -262,6 +262,8 @@ impl Frame {
                 self.fill(self.address(target), *bytes, &pattern[..*width])
             }
             LinkedOperation::Collective(collective) => self.exchange(collective),
+            // The exchange through shared memory has ended when its start returns.
+            LinkedOperation::Done => Ok(()),
         }
     }
 
@@ -324,7 +326,8 @@ fn most_operands(body: &[Linked]) -> (usize, usize) {
         | LinkedOperation::ScatterAdd { .. }
         | LinkedOperation::Copy(_)
         | LinkedOperation::Fill { .. }
-        | LinkedOperation::Collective(_) => (0, 0),
+        | LinkedOperation::Collective(_)
+        | LinkedOperation::Done => (0, 0),
     };
     let larger = |most: (usize, usize), one: (usize, usize)| (most.0.max(one.0), most.1.max(one.1));
     body.iter().map(of_one).fold((0, 0), larger)

@@ -17,7 +17,7 @@ use super::Program;
 use crate::error::{Result, RuntimeError};
 
 const MAGIC: [u8; 8] = *b"DTLCPROG";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 88;
 
 /// A set of CPU features (and the architecture) that machine code needs.

@@ -6,7 +6,7 @@
 use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{AxisId, DType, KernelId, LocationId};
+use super::{AxisId, DType, FlightId, KernelId, LocationId};
 
 /// Loops may be nested this deep.
 pub const LOOP_DEPTH_LIMIT: usize = 8;
@@ -189,8 +189,11 @@ pub enum Operation {
         #[serde(with = "super::text::real")]
         value: f64,
     },
-    /// Exchanges data with other ranks.
+    /// Starts to exchange data with other ranks. Until it is done, nothing else writes what it reads, nor reads or
+    /// writes what it brings.
     Collective(Collective),
+    /// Waits for a collective that an earlier instruction of the same list started.
+    Done(FlightId),
 }
 
 /// A call of flash attention.
@@ -310,9 +313,12 @@ pub struct Permutation {
     pub sources: Vec<u32>,
 }
 
-/// An exchange between the ranks of a group: those that differ only in their coordinates on `axes`.
+/// An exchange between the ranks of a group: those that differ only in their coordinates on `axes`. Those over the
+/// same axes share a stream: they are done in the order in which they start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Collective {
+    /// What to wait for.
+    pub flight: FlightId,
     /// What it does.
     pub kind: CollectiveKind,
     /// The group's axes; a rank's index in it is row-major in this order.

@@ -48,6 +48,8 @@ ids! {
     KernelId;
     /// An entry of [`Program::locations`].
     LocationId;
+    /// Which [`Collective`] an [`Operation::Done`] waits for: no two of a program have the same.
+    FlightId;
 }
 
 /// The type of a tensor's elements as they lie in memory, little-endian.

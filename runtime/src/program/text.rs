@@ -197,7 +197,8 @@ impl Writer<'_> {
                 | Operation::ScatterAdd { .. }
                 | Operation::Copy { .. }
                 | Operation::Fill { .. }
-                | Operation::Collective(_) => (None, value(operation)?),
+                | Operation::Collective(_)
+                | Operation::Done(_) => (None, value(operation)?),
             };
             Ok(format!("{head}{text}{}}}", self.note(*location, kernel)?))
         });

@@ -42,6 +42,23 @@ pub fn at(location: u32, operation: Operation) -> Instruction {
     Instruction { location: LocationId(location), operation }
 }
 
+/// Numbers the collectives of a list of instructions, and puts a done behind each.
+pub fn with_dones(body: Vec<Instruction>) -> Vec<Instruction> {
+    let mut numbered = Vec::new();
+    for (index, mut instruction) in body.into_iter().enumerate() {
+        let flight = FlightId(index as u32);
+        let location = instruction.location;
+        let mut done = None;
+        if let Operation::Collective(collective) = &mut instruction.operation {
+            collective.flight = flight;
+            done = Some(Instruction { location, operation: Operation::Done(flight) });
+        }
+        numbered.push(instruction);
+        numbered.extend(done);
+    }
+    numbered
+}
+
 /// An input and a buffer for it.
 pub fn input(program: &mut Program, name: &str, layout: Layout, offset: u64) -> BufferRef {
     let bytes = layout.local_bytes(&program.mesh);

@@ -34,7 +34,15 @@ impl Assembler<'_> {
             });
         }
         let axes = axes.unwrap_or_default().into_iter().map(axis_id).collect();
-        Ok(target::Operation::Collective(target::Collective { kind, axes, tensors }))
+        let flight = target::FlightId(self.started);
+        self.started += 1;
+        self.flights.extend(inst.results.iter().map(|&result| (result, flight)));
+        Ok(target::Operation::Collective(target::Collective { flight, kind, axes, tensors }))
+    }
+
+    pub(super) fn done(&mut self, inst: &Inst) -> Result<target::Operation> {
+        let flight = inst.args.first().and_then(|arg| self.flights.get(arg)).copied();
+        flight.map(target::Operation::Done).ok_or_else(|| self.unforeseen(inst, "nothing is in flight"))
     }
 
     /// How one tensor's blocks lie, and the order of the axes that numbers them.

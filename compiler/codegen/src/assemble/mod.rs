@@ -18,6 +18,7 @@ use dtlc_ir::{Dim, Inst, Op, Phase, Program, Region, Scan, Value};
 use dtlc_passes::limits;
 use dtlc_runtime::program as target;
 use place::dtype;
+use rustc_hash::FxHashMap;
 use std::fmt;
 
 // Whatever the passes let through, the runtime takes.
@@ -110,6 +111,8 @@ pub fn assemble(program: &Program, features: TargetFeatures) -> Result<Assembled
         listings: Vec::new(),
         locations: vec![unknown_location()],
         scratch: 0,
+        flights: FxHashMap::default(),
+        started: 0,
     };
     let mut instructions = assembler.store_step()?;
     instructions.extend(assembler.region(&program.main)?);
@@ -129,6 +132,10 @@ struct Assembler<'a> {
     locations: Vec<target::Location>,
     /// Scratch memory that a thread needs.
     scratch: u64,
+    /// The number of the collective that brings a value in flight.
+    flights: FxHashMap<Value, target::FlightId>,
+    /// Collectives so far.
+    started: u32,
 }
 
 impl Assembler<'_> {
@@ -178,6 +185,7 @@ impl Assembler<'_> {
             Op::Take { dim } => self.take(inst, *dim)?,
             Op::ScatterAdd { dim } => self.scatter_add(inst, *dim)?,
             Op::Collective(collective) => self.collective(inst, collective)?,
+            Op::Done => self.done(inst)?,
             Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::StopGradient => return Ok(None),
             Op::Constant(_)
             | Op::Iota { .. }

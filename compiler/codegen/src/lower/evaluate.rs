@@ -156,6 +156,7 @@ impl<'a> Evaluator<'a> {
             | Op::Scan(_)
             | Op::Reshard(_)
             | Op::Collective(_)
+            | Op::Done
             | Op::Fused(_) => unforeseen(format!("`{}` inside a kernel", inst.op.name())),
         }
     }

@@ -52,7 +52,12 @@ fn dims_with_index(program: &Program, body: &Region) -> FxHashSet<Dim> {
             Op::Concat { pieces, into } => found.extend(pieces.iter().flatten().chain([into])),
             // Fusion keeps these out of kernels.
             Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient | Op::Attention(_) => {}
-            Op::AttentionGradient(_) | Op::Scan(_) | Op::Reshard(_) | Op::Collective(_) | Op::Fused(_) => {}
+            Op::AttentionGradient(_)
+            | Op::Scan(_)
+            | Op::Reshard(_)
+            | Op::Collective(_)
+            | Op::Done
+            | Op::Fused(_) => {}
         }
     }
     found

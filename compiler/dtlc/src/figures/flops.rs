@@ -37,7 +37,7 @@ fn visit(program: &Program, region: &Region, trips: u64, total: &mut Flops) {
                 continue;
             }
             Op::Take { .. } | Op::ScatterAdd { .. } | Op::Random { .. } | Op::StopGradient => continue,
-            Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Fused(_) => continue,
+            Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done | Op::Fused(_) => continue,
         };
         if inst.phase != Phase::Recompute {
             total.model = total.model.saturating_add(model.saturating_mul(trips));

@@ -185,7 +185,7 @@ impl<'a> Machine<'a> {
                 let yields = self.region(body, args)?;
                 Ok(yields.into_iter().map(Rc::unwrap_or_clone).collect())
             }
-            Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => self.movement(inst, &args),
+            Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done => self.movement(inst, &args),
             Op::Constant(_)
             | Op::Iota { .. }
             | Op::Map(_)

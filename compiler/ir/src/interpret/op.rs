@@ -114,7 +114,7 @@ pub(super) fn evaluate(
             return Ok(attention::gradient(site, options, args, arg_types, results));
         }
         Op::Scan(_) | Op::Fused(_) => return Err("has a region".into()),
-        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => return Err("moves data".into()),
+        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done => return Err("moves data".into()),
     };
     Ok(vec![result.ordered(&ty.dims)])
 }

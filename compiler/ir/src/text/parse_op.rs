@@ -65,6 +65,7 @@ fn plain(pair: &Pair<'_>, body: Option<Region>, mut reasons: Vec<Reason>) -> Res
         "stop_gradient" => Ok(Op::StopGradient),
         "fused" => Ok(Op::Fused(body.unwrap_or_default())),
         "local_slice" => Ok(Op::LocalSlice),
+        "done" => Ok(Op::Done),
         "reshard" => match (reasons.pop(), reasons.is_empty()) {
             (Some(reason), true) => Ok(Op::Reshard(reason)),
             (Some(_) | None, _) => fail(pair, "a reshard has one reason"),

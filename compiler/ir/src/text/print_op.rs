@@ -43,9 +43,13 @@ pub(super) fn op_text(program: &Program, op: &Op) -> String {
         }
         Op::Scan(scan) => format!("scan[{}]", scan_text(program, scan)),
         Op::Collective(collective) => format!("{name}[{}]", collective_text(program, collective)),
-        Op::Map(_) | Op::Dot | Op::StopGradient | Op::Reshard(_) | Op::LocalSlice | Op::Fused(_) => {
-            name.to_string()
-        }
+        Op::Map(_)
+        | Op::Dot
+        | Op::StopGradient
+        | Op::Reshard(_)
+        | Op::LocalSlice
+        | Op::Done
+        | Op::Fused(_) => name.to_string(),
     }
 }
 

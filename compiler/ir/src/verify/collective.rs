@@ -42,6 +42,11 @@ pub(super) fn collective(
     Ok(())
 }
 
+/// What a collective brings stays as it is.
+pub(super) fn done(args: &[&Type], results: &[&Type]) -> Result<(), String> {
+    require(args == results, || "a done changes no placement".into())
+}
+
 fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(message()) }
 }

@@ -32,7 +32,9 @@ pub fn joint(program: &Program) -> Result<Verified<'_, Joint>, Fault> {
 
 fn on_one_device(inst: &Inst) -> Result<(), String> {
     match inst.op {
-        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => Err("nothing moves before placement".into()),
+        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done => {
+            Err("nothing moves before placement".into())
+        }
         Op::Fused(_) => Err("nothing is fused before scheduling".into()),
         Op::Constant(_) | Op::Iota { .. } | Op::Map(_) | Op::Reduce { .. } | Op::Dot | Op::Rename { .. } => {
             Ok(())

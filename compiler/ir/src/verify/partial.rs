@@ -26,7 +26,7 @@ pub(super) fn passed(op: &Op, args: &[&Type], result: &Type, zero: &[bool]) -> R
         Op::Constant(_) | Op::Iota { .. } | Op::Random { .. } => only(args, &[], is_sum),
         Op::Attention(_) | Op::AttentionGradient(_) => only(args, &[], is_sum),
         Op::Scan(_) | Op::Fused(_) => Err("the placements of its body decide".into()),
-        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => Err("moves data".into()),
+        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done => Err("moves data".into()),
     }
 }
 

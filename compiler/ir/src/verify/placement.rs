@@ -99,7 +99,7 @@ impl Check<'_> {
             Op::Attention(attention) => self.attention(attention, &[]),
             Op::AttentionGradient(attention) => self.attention(attention, &[1, 2]),
             Op::Scan(_) | Op::Fused(_) => Err("the placements of its body decide".into()),
-            Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => Err("moves data".into()),
+            Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done => Err("moves data".into()),
         }
     }
 

@@ -17,9 +17,10 @@ use cranelift_entity::EntitySet;
 pub fn sharded(program: &Program) -> Result<Verified<'_, Sharded>, Fault> {
     let rules = Rules::new(program);
     rules.signature("verify sharded")?;
-    check(program, "verify sharded", &mut |_, inst| {
-        let fused = matches!(inst.op, Op::Fused(_));
-        if fused { Err("nothing is fused before scheduling".into()) } else { rules.inst(inst) }
+    check(program, "verify sharded", &mut |_, inst| match inst.op {
+        Op::Fused(_) => Err("nothing is fused before scheduling".into()),
+        Op::Done => Err("nothing is in flight before scheduling".into()),
+        _ => rules.inst(inst),
     })?;
     Ok(Verified::new(program))
 }
@@ -67,6 +68,7 @@ impl<'a> Rules<'a> {
             Op::Reshard(_) => collective::reshard(args[0], results[0]),
             Op::LocalSlice => collective::local_slice(self.program, args[0], results[0]),
             Op::Collective(call) => collective::collective(self.program, call, &args, &results),
+            Op::Done => collective::done(&args, &results),
             Op::StopGradient => Err("differentiation leaves no stop_gradient".into()),
             Op::Constant(_)
             | Op::Iota { .. }

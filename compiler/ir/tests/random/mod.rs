@@ -130,7 +130,7 @@ impl Make {
 
     fn op(&mut self, depth: usize) -> Op {
         let start = self.numbers.next() % 5;
-        match self.numbers.below(22) {
+        match self.numbers.below(23) {
             0 => Op::Constant(self.numbers.pick(&[
                 Literal::Float(-1.5e-30),
                 Literal::Float(f64::INFINITY),
@@ -159,6 +159,7 @@ impl Make {
             16 => Op::Reshard(self.reason()),
             17 => Op::LocalSlice,
             18 => Op::Collective(self.collective()),
+            21 => Op::Done,
             20 if depth > 0 => {
                 let params = (0..self.numbers.below(3)).map(|_| self.value()).collect();
                 Op::Fused(self.region(params, depth - 1))

@@ -300,6 +300,77 @@ fn placements_of_scans_and_fused_kernels() {
 }
 
 #[test]
+fn what_is_in_flight_is_waited_for_before_it_is_read() {
+    let good = "%f: f32[B, C], %g: f32[D, C] = all_gather[dp] %x, %y because \"r\" because \"r\" forward
+        %n: f32[B@dp, C] = fused %x forward (%i: f32[B@dp, C]) { yield %i }
+        %a: f32[B, C], %b: f32[D, C] = done %f, %g forward
+        yield %a, %b, %n";
+    let params = "%x: f32[B@dp, C], %y: f32[D@dp, C]";
+    accepted(Stage::Scheduled, &[(params, good)]);
+    let change = |from: &str, to: &str| good.replacen(from, to, 1);
+    let read = "fused %f forward (%i: f32[B, C])";
+    refused(Stage::Sharded, &[(params, good, "nothing is fused before scheduling")]);
+    refused(
+        Stage::Sharded,
+        &[(params, "%f: f32[B@dp, C] = done %x forward yield %f", "nothing is in flight before scheduling")],
+    );
+    refused(
+        Stage::Scheduled,
+        &[
+            (
+                params,
+                &change("done %f, %g", "done %g, %f"),
+                "what it computes and the results differ in type",
+            ),
+            (
+                params,
+                "%f: f32[B@dp, C] = done %x forward yield %f",
+                "waits for all results of one collective",
+            ),
+            (
+                params,
+                &change(
+                    "%n: f32[B@dp, C] = fused %x forward (%i: f32[B@dp, C])",
+                    &format!("%n: f32[B, C] = {read}"),
+                ),
+                "%f is read while it is in flight",
+            ),
+            (
+                params,
+                &change("yield %a", "%c: f32[B, C] = done %f forward yield %c"),
+                "waits for all results of one collective",
+            ),
+            (params, &change("yield %a", "yield %f"), "%f"),
+            (
+                params,
+                "%f: f32[B, C] = all_gather[dp] %x because \"r\" forward yield %x",
+                "nothing waits for %f",
+            ),
+            (
+                params,
+                "%f: f32[B, C] = all_gather[dp] %x because \"r\" forward
+                 %s: f32[A, B, C] = scan[A, carries 0, stacks 0, outputs (stack)] forward () {
+                     %e: f32[B, C] = done %f forward
+                     yield %e
+                 } yield %s",
+                "waits for all results of one collective",
+            ),
+            (
+                params,
+                "%f: f32[B, C] = all_gather[dp] %x because \"r\" forward
+                 %s: f32[A, B, C] = scan[A, carries 0, stacks 0, outputs (stack)] forward () {
+                     %e: f32[B, C] = fused %f forward (%i: f32[B, C]) { yield %i }
+                     yield %e
+                 }
+                 %d: f32[B, C] = done %f forward
+                 yield %s, %d",
+                "%f is read while it is in flight",
+            ),
+        ],
+    );
+}
+
+#[test]
 fn movements() {
     let movement = |from: &str, inst: &str| {
         let body = format!(

@@ -201,6 +201,7 @@ impl Classifier<'_> {
             | Op::Reshard(_)
             | Op::LocalSlice
             | Op::Collective(_)
+            | Op::Done
             | Op::Fused(_) => false,
         }
     }
@@ -313,6 +314,7 @@ fn mentions(op: &Op, micro: Dim) -> bool {
         | Op::Reshard(_)
         | Op::LocalSlice
         | Op::Collective(_)
+        | Op::Done
         | Op::Fused(_) => false,
     }
 }

@@ -200,6 +200,6 @@ fn acts_on_rows(op: &Op, rows: Dim) -> bool {
         Op::Concat { pieces, into } => *into != rows && !pieces.contains(&Some(rows)),
         Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient | Op::Scan(_) | Op::Fused(_) => false,
         Op::Attention(_) | Op::AttentionGradient(_) => false,
-        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => false,
+        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done => false,
     }
 }

@@ -82,6 +82,7 @@ fn lets_through(op: &Op) -> bool {
         | Op::Reshard(_)
         | Op::LocalSlice
         | Op::Collective(_)
+        | Op::Done
         | Op::Fused(_) => true,
     }
 }

@@ -89,7 +89,7 @@ impl Tape {
             Op::AttentionGradient(_) => {
                 return Err(PassError::bug("an attention is differentiated twice"));
             }
-            Op::Scan(_) | Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Fused(_) => {
+            Op::Scan(_) | Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done | Op::Fused(_) => {
                 return Err(PassError::bug("differentiation met an operation of a later stage"));
             }
         }

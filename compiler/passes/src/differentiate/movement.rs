@@ -30,6 +30,7 @@ pub fn movement(tape: &mut Tape, builder: &mut Builder, op: &Op, args: &[Value],
         | Op::Reshard(_)
         | Op::LocalSlice
         | Op::Collective(_)
+        | Op::Done
         | Op::Fused(_) => return,
     };
     tape.add(builder, args[0], contribution);

@@ -111,7 +111,7 @@ pub(super) fn is_fusible(op: &Op) -> bool {
         Op::LocalSlice => true,
         Op::Merge { .. } | Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient => false,
         Op::Attention(_) | Op::AttentionGradient(_) | Op::Scan(_) | Op::Reshard(_) => false,
-        Op::Collective(_) | Op::Fused(_) => false,
+        Op::Collective(_) | Op::Done | Op::Fused(_) => false,
     }
 }
 
@@ -130,7 +130,12 @@ pub(super) fn is_cheap(op: &Op) -> bool {
             false
         }
         Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient | Op::Attention(_) => false,
-        Op::AttentionGradient(_) | Op::Scan(_) | Op::Reshard(_) | Op::Collective(_) | Op::Fused(_) => false,
+        Op::AttentionGradient(_)
+        | Op::Scan(_)
+        | Op::Reshard(_)
+        | Op::Collective(_)
+        | Op::Done
+        | Op::Fused(_) => false,
     }
 }
 

@@ -2,8 +2,14 @@
 
 use crate::fuse::is_alias;
 use crate::uses::for_each_use;
-use dtlc_ir::{Region, Value};
+use dtlc_ir::{Inst, Op, Region, Value};
 use rustc_hash::FxHashMap;
+
+/// The results of an instruction that lie where its arguments do, with those: views, and what a done hands on.
+pub(super) fn aliases(inst: &Inst) -> impl Iterator<Item = (Value, Value)> + '_ {
+    let hands_on = is_alias(&inst.op) || inst.op == Op::Done;
+    inst.results.iter().copied().zip(inst.args.iter().copied()).filter(move |_| hands_on)
+}
 
 /// The last position in a region at which each value is read, its aliases included. Positions are
 /// those of instructions; what the region yields is read at the position behind the last.
@@ -25,11 +31,11 @@ impl Liveness {
                 *at = (*at).max(position);
                 *uses.entry((value, position)).or_insert(0) += 1;
             });
-            if is_alias(&inst.op)
-                && let Some(&until) = last.get(&inst.results[0])
-            {
-                let at = last.entry(inst.args[0]).or_insert(until);
-                *at = (*at).max(until);
+            for (alias, of) in aliases(inst) {
+                if let Some(&until) = last.get(&alias) {
+                    let at = last.entry(of).or_insert(until);
+                    *at = (*at).max(until);
+                }
             }
         }
         Liveness { last, uses }

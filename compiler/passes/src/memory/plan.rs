@@ -1,9 +1,8 @@
 //! Walks the regions of a program, gives every stored value a storage, and packs storages into blocks.
 
 use super::in_place::may_overwrite;
-use super::liveness::Liveness;
+use super::liveness::{Liveness, aliases};
 use super::pack::{Item, aligned, pack};
-use crate::fuse::is_alias;
 use crate::uses::captures;
 use cranelift_entity::{PrimaryMap, SecondaryMap, entity_impl};
 use dtlc_ir::memory::{MemoryPlan, Place, Space, Write};
@@ -128,9 +127,9 @@ impl<'a> Planner<'a> {
     /// Plans a region whose parameters have their slots already.
     fn region(&mut self, region: &'a Region, block: Block, depth: u32, destinations: Vec<Destination>) {
         let mut roots: FxHashMap<Value, Value> = FxHashMap::default();
-        for inst in region.insts.iter().filter(|inst| is_alias(&inst.op)) {
-            let root = roots.get(&inst.args[0]).copied().unwrap_or(inst.args[0]);
-            roots.insert(inst.results[0], root);
+        for (alias, of) in region.insts.iter().flat_map(aliases) {
+            let root = roots.get(&of).copied().unwrap_or(of);
+            roots.insert(alias, root);
         }
         let root = |value: &Value| roots.get(value).copied().unwrap_or(*value);
         let destinations = region.yields.iter().map(root).zip(destinations).collect();
@@ -144,12 +143,29 @@ impl<'a> Planner<'a> {
     fn instruction(&mut self, frame: &mut Frame<'a>, position: usize, inst: &'a Inst) {
         match &inst.op {
             Op::Scan(scan) => self.scan(frame, position, inst, scan),
-            op if is_alias(op) => self.slots[inst.results[0]] = self.slots[inst.args[0]].clone(),
+            _ if aliases(inst).next().is_some() => {
+                aliases(inst).for_each(|(alias, of)| self.slots[alias] = self.slots[of].clone());
+            }
             _ => {
                 let mut taken: SmallVec<[Value; 2]> = SmallVec::new();
                 for number in 0..inst.results.len() {
                     self.result(frame, position, inst, number, &mut taken);
                 }
+                if let Op::Collective(_) = inst.op {
+                    self.keep_sources(frame, position, inst);
+                }
+            }
+        }
+    }
+
+    /// A collective reads its arguments until it is done.
+    fn keep_sources(&mut self, frame: &Frame<'a>, position: usize, inst: &Inst) {
+        let later = frame.region.insts[position..].iter();
+        let done =
+            later.take_while(|other| other.op != Op::Done || other.args[..] != inst.results[..]).count();
+        for arg in &inst.args {
+            if let Some(slot) = &self.slots[*arg] {
+                self.extend(slot.storage, frame.block, position + done);
             }
         }
     }

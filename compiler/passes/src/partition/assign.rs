@@ -87,6 +87,13 @@ impl<'a> Assignments<'a> {
         placement
     }
 
+    /// Whether an entry is an inline placement. Where two of them meet that stand on other values, the earlier
+    /// stands.
+    pub fn is_pin(&self, entry: Entry) -> bool {
+        let info = &self.entries[entry];
+        !self.request.steps[info.step].rules[info.rule].values.is_empty()
+    }
+
     /// Whether an entry's axes hold nothing of a value yet.
     fn blocker(&self, value: Value, entry: Entry) -> Option<Assigned> {
         let axes = &self.entries[entry].axes;
@@ -111,16 +118,17 @@ impl<'a> Assignments<'a> {
         if self.is_pinned_otherwise(value, dim, entry) {
             return Effect::Unchanged;
         }
+        let is_rule = !self.is_pin(entry) || cause == Cause::Rule;
         if let Some(other) = self.blocker(value, entry) {
             let same_step = self.entries[other.entry].step == info.step;
-            let clash = same_step && other.entry != entry && other.dim != dim;
+            let clash = is_rule && same_step && other.entry != entry && other.dim != dim;
             return if clash { Effect::Conflict(other) } else { Effect::Unchanged };
         }
         let before = self.of(value).iter().find(|assigned| assigned.dim == dim).copied();
         if let Some(other) =
             before.filter(|other| self.entries[other.entry].step == info.step && other.entry != entry)
         {
-            return Effect::Conflict(other);
+            return if is_rule { Effect::Conflict(other) } else { Effect::Unchanged };
         }
         let ways = self.ways(value, dim) * self.mesh.group_size(info.axes.iter().copied());
         if !program.dims[dim].size.is_multiple_of(ways) && !program.dims[dim].pad {

@@ -34,7 +34,7 @@ pub(super) fn factors(program: &Program, inst: &Inst) -> Vec<Factor> {
         Op::Constant(_) | Op::Iota { .. } | Op::Random { .. } | Op::Map(_) | Op::Dot | Op::StopGradient => {
             by_name(program, inst, &[])
         }
-        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => by_name(program, inst, &[]),
+        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done => by_name(program, inst, &[]),
         Op::Reduce { op, .. } => {
             let mut factors = by_name(program, inst, &[]);
             factors.iter_mut().for_each(|factor| factor.reduce = *op);

@@ -67,7 +67,7 @@ impl Realiser<'_> {
             Op::ScatterAdd { .. } => partial(inst.args[0]) && apart(inst.args[1]),
             Op::Take { .. } => false,
             Op::Attention(_) | Op::AttentionGradient(_) | Op::Scan(_) | Op::Fused(_) => false,
-            Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) => false,
+            Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done => false,
         }
     }
 

@@ -197,7 +197,8 @@ impl<'a> Graph<'a> {
     ) -> Option<PlacementError> {
         for lost in &choice.lost {
             let step = |entry: Entry| assignments.entries[entry].step;
-            if step(lost.entry) != step(lost.to) || lost.entry == lost.to {
+            let is_same = step(lost.entry) == step(lost.to) && lost.entry != lost.to;
+            if !is_same || assignments.is_pin(lost.entry) {
                 continue;
             }
             for (value, dim) in members(node.inst, &node.factors[lost.factor]) {

@@ -102,6 +102,6 @@ fn may_move(op: &Op, over: Dim) -> bool {
         | Op::StopGradient
         | Op::Attention(_)
         | Op::AttentionGradient(_) => true,
-        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Fused(_) => false,
+        Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done | Op::Fused(_) => false,
     }
 }

@@ -43,6 +43,7 @@ pub fn apply(rewriter: &mut Rewriter, inst: &Inst) -> Option<Value> {
         | Op::Reshard(_)
         | Op::LocalSlice
         | Op::Collective(_)
+        | Op::Done
         | Op::Fused(_) => None,
     }
 }

@@ -3,7 +3,9 @@
 //! What it can't check is the machine code itself: who gives a program gives code to run.
 
 mod descriptors;
+mod flight;
 
+use flight::check_flights;
 use std::collections::BTreeSet;
 
 use super::{
@@ -39,6 +41,7 @@ impl Program {
         self.check_inputs()?;
         self.check_outputs()?;
         self.check_kernels()?;
+        check_flights(&self.instructions, &mut BTreeSet::new())?;
         self.check_body(&self.instructions, &mut Vec::new())
     }
 
@@ -155,7 +158,7 @@ impl Program {
 
     fn check_operation(&self, operation: &Operation, loops: &[u32]) -> Check {
         match operation {
-            Operation::Loop(_) => Ok(()),
+            Operation::Loop(_) | Operation::Done(_) => Ok(()),
             Operation::Kernel(call) => self.check_kernel_call(call, loops),
             Operation::Matmul { spec, a, b, c } => self.check_matmul(spec, [a, b, c], loops),
             Operation::Attention(call) => self.check_attention(call, loops),
