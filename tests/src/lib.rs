@@ -3,5 +3,6 @@
 pub mod backend;
 pub mod chain;
 pub mod fuzz;
+pub mod cuda;
 pub mod golden;
 pub mod random;

@@ -98,10 +98,12 @@ Examples:
   dtlc emit model.dtl --stage logical       the mathematics, on one device
   dtlc emit model.dtl -p tp2 --stage sharded
   dtlc emit model.dtl -p tp2 --stage clif   what the code generator is given
+  dtlc emit model.dtl -p tp2 --stage cuda   the same kernels for a GPU
 
 The stages in their order: ast, model, logical (forward), joint (with backward and optimizer), sharded (with
-placements and reshards), scheduled (with collectives, fused kernels), kernels, clif, program. From `logical` to
-`scheduled` the text is the same language. The text of every stage but clif parses back.")]
+placements and reshards), scheduled (with collectives, fused kernels), kernels, then clif and program for the CPU, cuda
+(CUDA C++) and ptx (by NVRTC, for sm_80) for GPUs. From `logical` to `scheduled` the text is the same language. The text of
+every stage but clif, cuda and ptx parses back.")]
 pub struct Emit {
     #[command(flatten)]
     #[expect(missing_docs, reason = "see `Source`")]

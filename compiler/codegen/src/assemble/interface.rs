@@ -3,6 +3,7 @@
 use super::place::{axis_id, dtype};
 use super::{Assembled, Assembler, Result};
 use crate::kir::{Access, AxisKind, ElementType, Index, KernelBuilder, ScalarType};
+use crate::lower::Origins;
 use dtlc_ir::memory::Space;
 use dtlc_ir::{DType, Initializer, Program, State, StateKind, Type, Value};
 use dtlc_runtime::program as target;
@@ -33,7 +34,7 @@ impl Assembler<'_> {
             builder.store(tensor, Index::constant(0), number);
         });
         let kernel = builder.finish().map_err(|error| super::AssembleError::Lower(error.into()))?;
-        let kernel = self.add_kernel(kernel, 1)?;
+        let kernel = self.add_kernel(kernel, Origins::new(), 1)?;
         let integers = vec![target::Affine::constant(0).plus(target::Variable::Step, 1)];
         let pointers = vec![self.buffer(input.value)?];
         let call = target::KernelCall { kernel, pointers, integers, floats: Vec::new() };

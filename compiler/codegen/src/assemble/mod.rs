@@ -12,7 +12,7 @@ mod place;
 
 use crate::cranelift::{CompileError, TargetFeatures, compile};
 use crate::kir::Kernel;
-use crate::lower::{Integer, LowerError, Unknown, lower_kernel};
+use crate::lower::{Integer, LowerError, Lowered, Origins, Unknown, lower_kernel};
 use dtlc_ir::memory::{MemoryPlan, Write};
 use dtlc_ir::{Dim, Inst, Op, Phase, Program, Region, Scan, Value};
 use dtlc_passes::limits;
@@ -31,6 +31,10 @@ const _: () = assert!(limits::MOST_LOOPS == target::LOOP_DEPTH_LIMIT);
 pub struct KernelListing {
     /// The kernel IR.
     pub kernel: Kernel,
+    /// What its registers hold.
+    pub origins: Origins,
+    /// For each tensor parameter, the power of two in bytes that all its addresses are multiples of.
+    pub alignments: Vec<u64>,
     /// What Cranelift was given.
     pub clif: String,
 }
@@ -210,10 +214,15 @@ impl Assembler<'_> {
         let name = self.kernel_name(inst);
         let lowered = lower_kernel(self.program, &name, body, &accumulate, &self.loops)?;
         let elements = body.params.iter().chain(&body.yields).map(|&value| self.local_elements(value));
-        let kernel = self.add_kernel(lowered.kernel, elements.max().unwrap_or(1))?;
-        let pointers =
+        let pointers: Vec<target::BufferRef> =
             inst.args.iter().chain(&inst.results).map(|&value| self.buffer(value)).collect::<Result<_>>()?;
-        let integers = lowered.integers.iter().map(|integer| self.affine(integer)).collect();
+        let Lowered { kernel, origins, integers } = lowered;
+        let kernel = self.add_kernel(kernel, origins, elements.max().unwrap_or(1))?;
+        let alignments = &mut self.listings[kernel.0 as usize].alignments;
+        for (known, buffer) in alignments.iter_mut().zip(&pointers) {
+            *known = (*known).min(place::alignment(buffer));
+        }
+        let integers = integers.iter().map(|integer| self.affine(integer)).collect();
         let results = (inst.args.len() as u32..).zip(&inst.results);
         let floats = results.filter(|(_, value)| self.program.ty(**value).dtype.is_float());
         let floats = floats.map(|(index, &value)| (index, dtype(self.program.ty(value).dtype))).collect();
@@ -221,7 +230,7 @@ impl Assembler<'_> {
     }
 
     /// Compiles a kernel, or finds an equal one.
-    fn add_kernel(&mut self, kernel: Kernel, elements: u64) -> Result<target::KernelId> {
+    fn add_kernel(&mut self, kernel: Kernel, origins: Origins, elements: u64) -> Result<target::KernelId> {
         let same = |listing: &KernelListing| {
             let Kernel { name: _, tensors, integers, axes, registers, accumulators, outer } = &listing.kernel;
             (tensors, integers, axes) == (&kernel.tensors, &kernel.integers, &kernel.axes)
@@ -245,7 +254,8 @@ impl Assembler<'_> {
             integers: kernel.integers.len() as u32,
         });
         self.code.extend_from_slice(&compiled.code);
-        self.listings.push(KernelListing { kernel, clif: compiled.clif });
+        let alignments = vec![dtlc_ir::memory::ALIGNMENT; kernel.tensors.len()];
+        self.listings.push(KernelListing { kernel, origins, alignments, clif: compiled.clif });
         Ok(target::KernelId(self.entries.len() as u32 - 1))
     }
 

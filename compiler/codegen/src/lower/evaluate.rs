@@ -1,6 +1,6 @@
 //! Evaluates values of a kernel's body at given indices, as registers.
 
-use super::{Integer, LowerError, Unknown, shard_start, unforeseen};
+use super::{Integer, LowerError, Origins, RegisterOrigin, Unknown, shard_start, unforeseen};
 use crate::kir::{
     AxisId, BinaryOperator, Comparison, Constant, Draw, Index, IntegerId, KernelBuilder, Register,
     ScalarType, TensorId, UnaryOperator, Variable,
@@ -20,6 +20,7 @@ pub(super) struct Evaluator<'a> {
     /// The tensor of each parameter of the body.
     pub(super) tensors: FxHashMap<Value, TensorId>,
     pub(super) integers: Vec<Integer>,
+    pub(super) origins: Origins,
     definitions: FxHashMap<Value, &'a Inst>,
     /// Finished reductions of the present row.
     pub(super) reduced: FxHashMap<Value, Register>,
@@ -38,6 +39,7 @@ impl<'a> Evaluator<'a> {
             builder: KernelBuilder::new(name),
             tensors: FxHashMap::default(),
             integers: Vec::new(),
+            origins: Origins::new(),
             definitions: body.insts.iter().flat_map(definition).collect(),
             reduced: FxHashMap::default(),
             extents: FxHashMap::default(),
@@ -99,10 +101,21 @@ impl<'a> Evaluator<'a> {
             }
             Some(inst) => self.instruction(inst, indices)?,
         };
+        self.note_origin(register, value);
         if let Some(known) = self.known.last_mut() {
             known.insert(key, register);
         }
         Ok(register)
+    }
+
+    /// Keeps what the source says of a register; a view of a value is in that value's register.
+    pub(super) fn note_origin(&mut self, register: Register, value: Value) {
+        if self.origins[register].is_none() {
+            let info = &self.program.values[value];
+            let origin = &self.program.origins[info.origin];
+            let (name, file, line) = (info.name.clone(), origin.file.clone(), origin.line);
+            self.origins[register] = Some(RegisterOrigin { name, file, line });
+        }
     }
 
     fn instruction(&mut self, inst: &'a Inst, indices: &Indices) -> Result<Register, LowerError> {

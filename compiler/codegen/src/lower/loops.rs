@@ -54,8 +54,8 @@ pub(super) fn lower(
     }
     let mut lowering = Lowering { evaluator, stored, axes: 0 };
     lowering.build()?;
-    let Evaluator { builder, integers, .. } = lowering.evaluator;
-    Ok(Lowered { kernel: builder.finish()?, integers })
+    let Evaluator { builder, integers, origins, .. } = lowering.evaluator;
+    Ok(Lowered { kernel: builder.finish()?, origins, integers })
 }
 
 /// How an element type is stored.
@@ -317,6 +317,7 @@ impl<'a> Lowering<'a> {
         )?;
         for (inst, accumulator) in level.iter().zip(accumulators) {
             let total = self.evaluator.builder.total(accumulator);
+            self.evaluator.note_origin(total, inst.results[0]);
             self.evaluator.reduced.insert(inst.results[0], total);
         }
         Ok(())
@@ -361,6 +362,7 @@ impl<'a> Lowering<'a> {
                 let accumulator = this.start(inst)?;
                 this.column(&inner, indices.clone(), inst.args[0], accumulator)?;
                 let total = this.evaluator.builder.total(accumulator);
+                this.evaluator.note_origin(total, inst.results[0]);
                 this.evaluator.reduced.insert(inst.results[0], total);
                 this.store(indices, &|_| true)?;
                 this.evaluator.reduced.clear();

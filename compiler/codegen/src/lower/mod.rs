@@ -11,7 +11,8 @@ mod loops;
 pub(crate) use loops::element;
 mod space;
 
-use crate::kir::{Kernel, KirError};
+use crate::kir::{Kernel, KirError, Register};
+use cranelift_entity::SecondaryMap;
 use dtlc_ir::{Axis, Dim, Program, Region, Value};
 use std::fmt;
 
@@ -39,11 +40,27 @@ pub enum Unknown {
     SeedHigh,
 }
 
+/// What the source calls the value in a register, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegisterOrigin {
+    /// The value's name, a path of layers with dots between.
+    pub name: Option<String>,
+    /// The file as the user named it.
+    pub file: String,
+    /// Line, from 1; 0 where the compiler itself is the origin.
+    pub line: u32,
+}
+
+/// For registers that hold a value of the source, which. It names things for people and changes no kernel.
+pub type Origins = SecondaryMap<Register, Option<RegisterOrigin>>;
+
 /// A kernel with what it must be given. Tensor parameters are the body's parameters, then its yields.
 #[derive(Clone, Debug)]
 pub struct Lowered {
     /// The loops.
     pub kernel: Kernel,
+    /// What its registers hold.
+    pub origins: Origins,
     /// Integer parameters, in order.
     pub integers: Vec<Integer>,
 }

@@ -6,6 +6,8 @@ use crate::load::{SourceText, options};
 use crate::output::Output;
 use crate::pipeline::{Compilation, Mode, Stage, compile};
 use dtlc_codegen::assemble::Assembled;
+use dtlc_codegen::cuda::nvrtc::{Architecture, Job, Nvrtc, NvrtcError, Search};
+use dtlc_codegen::cuda::{self, Places};
 use dtlc_ir::text;
 use dtlc_lang::{Options, SourceMap};
 use dtlc_runtime::program::text::Detail;
@@ -42,10 +44,8 @@ pub fn stage_text(
         EmitStage::Joint => Stage::Joint,
         EmitStage::Sharded => Stage::Sharded,
         EmitStage::Scheduled => Stage::Scheduled,
-        EmitStage::Kernels | EmitStage::Clif | EmitStage::Program => Stage::Program,
-        EmitStage::Cuda | EmitStage::Ptx => {
-            let name = name(stage);
-            return Err(Failure::Usage(format!("`--stage {name}` is not there yet; the CPU's is `clif`")));
+        EmitStage::Kernels | EmitStage::Cuda | EmitStage::Ptx | EmitStage::Clif | EmitStage::Program => {
+            Stage::Program
         }
     };
     let compiled = source.compile(options)?;
@@ -64,6 +64,10 @@ pub fn stage_text(
         compile(&compiled, mode, last).map_err(|trouble| trouble.into_failure(&compiled.sources))?;
     let text = match stage {
         EmitStage::Kernels => assembled(&compilation).map(kernels),
+        EmitStage::Cuda => {
+            assembled(&compilation).map(|assembled| cuda(assembled, Places::Comments)).transpose()?
+        }
+        EmitStage::Ptx => assembled(&compilation).map(ptx).transpose()?,
         EmitStage::Clif => assembled(&compilation).map(clif),
         EmitStage::Program => {
             assembled(&compilation).map(|assembled| program(assembled, rank, detail)).transpose()?
@@ -74,7 +78,7 @@ pub fn stage_text(
                 Detail::Step => step,
             }),
         // They have returned above.
-        EmitStage::Ast | EmitStage::Model | EmitStage::Cuda | EmitStage::Ptx => None,
+        EmitStage::Ast | EmitStage::Model => None,
     };
     text.ok_or_else(|| Failure::Bug(format!("stage `{}` was not reached", name(stage))))
 }
@@ -120,6 +124,25 @@ fn assembled(compilation: &Compilation) -> Option<&Assembled> {
 
 fn kernels(assembled: &Assembled) -> String {
     assembled.kernels.iter().map(|listing| format!("{}\n", listing.kernel)).collect()
+}
+
+fn cuda(assembled: &Assembled, places: Places) -> Result<String, Failure> {
+    let kernels = cuda::emit_program(assembled).map_err(|error| Failure::Bug(error.to_string()))?;
+    Ok(cuda::file(&kernels, places))
+}
+
+/// What NVRTC makes of stage `cuda`, for the oldest architecture: all others can run it.
+fn ptx(assembled: &Assembled) -> Result<String, Failure> {
+    let source = cuda(assembled, Places::Directives)?;
+    let compiled = Nvrtc::load(&Search::of_environment(), None)
+        .and_then(|nvrtc| nvrtc.compile(Job { source: &source, architecture: Architecture::Sm80 }));
+    match compiled {
+        Ok(binary) => Ok(binary.ptx),
+        Err(error @ (NvrtcError::Missing(_) | NvrtcError::Version { .. } | NvrtcError::Call { .. })) => {
+            Err(Failure::Fault(error.to_string()))
+        }
+        Err(error @ NvrtcError::Refused { .. }) => Err(Failure::Bug(error.to_string())),
+    }
 }
 
 fn clif(assembled: &Assembled) -> String {

@@ -1,7 +1,7 @@
 //! The command's manners: exit statuses, help, diagnostics for files that can't be used, a reader that goes away.
 
 use crate::support::{Dtlc, source};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::Stdio;
 
 #[test]
@@ -25,7 +25,6 @@ fn usage_ends_with_2() {
         &["check"],
         &["check", "tiny.dtl", "-D", "F"],
         &["emit", "tiny.dtl", "-p", "one"],
-        &["emit", "tiny.dtl", "-p", "one", "--stage", "ptx"],
         &["emit", "tiny.dtl", "-p", "one", "--stage", "sharded", "--rank", "1"],
         &["train", "tiny.dtl", "--data", "tiny.dtl", "--steps", "0"],
         &["train", "tiny.dtl", "-p", "one", "--data", "tiny.dtl", "--steps", "1", "--device", "cuda"],
@@ -34,6 +33,24 @@ fn usage_ends_with_2() {
     ] {
         let outcome = dtlc.expect(2, arguments);
         assert!(!outcome.stderr.is_empty() && outcome.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_library_that_is_missing_is_named_with_where_it_was_looked_for() {
+    let dtlc = Dtlc::new();
+    let mut command = dtlc.command(&["emit", "tiny.dtl", "-p", "one", "--stage", "ptx"]);
+    let nowhere = ["PATH", "VIRTUAL_ENV", "CUDA_HOME", "CUDA_PATH"];
+    nowhere.iter().fold(&mut command, |command, name| command.env(name, "nowhere"));
+    let output = command.env("DTLC_CUDA_LIBS", "elsewhere").output().expect("the command starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: there is a CUDA toolkit in the usual place");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    for part in ["libnvrtc.so.13", "elsewhere", "nowhere", "pip install", "DTLC_CUDA_LIBS"] {
+        assert!(stderr.contains(part), "no `{part}`:\n{stderr}");
     }
 }
 

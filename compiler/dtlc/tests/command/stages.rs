@@ -15,6 +15,7 @@ fn every_stage_prints() {
         ("sharded", "reshard"),
         ("scheduled", "all_reduce"),
         ("kernels", "kernel "),
+        ("cuda", "__global__ "),
         ("clif", "function "),
         ("program", "\"arena_bytes\": "),
     ] {
