@@ -1,6 +1,30 @@
 //! The examples' plans, and what GPU tests need of them.
 
 use dtlc_lang::{Loaded, check_all};
+use std::path::Path;
+
+/// The files below `examples/`, sorted.
+///
+/// # Panics
+/// Where the folder can't be read.
+pub fn examples() -> Vec<String> {
+    let mut found = Vec::new();
+    collect(Path::new("../examples"), &mut found);
+    found.sort();
+    found
+}
+
+fn collect(folder: &Path, found: &mut Vec<String>) {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    for entry in entries {
+        let path = entry.unwrap_or_else(|error| panic!("{}: {error}", folder.display())).path();
+        if path.is_dir() {
+            collect(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "dtl") {
+            found.push(path.display().to_string());
+        }
+    }
+}
 
 /// The names of a file's plans.
 ///

@@ -2,7 +2,7 @@
 
 pub mod backend;
 pub mod chain;
-pub mod fuzz;
 pub mod cuda;
+pub mod fuzz;
 pub mod golden;
 pub mod random;

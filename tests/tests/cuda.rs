@@ -1,44 +1,34 @@
-//! The CUDA emitter on the kernels of the examples: what it prints, and what NVRTC makes of that.
+//! The CUDA emitter on the kernels of the examples: what it prints, what NVRTC makes of that, and what the emulator computes.
 
+#[path = "../../compiler/codegen/tests/support/device.rs"]
+mod device;
+
+use device::{Bench, Placing, nvrtc};
 use dtlc_codegen::assemble::KernelListing;
-use dtlc_codegen::cuda::nvrtc::{Architecture, Cache, Job, Nvrtc, Search};
+use dtlc_codegen::cuda::nvrtc::{Architecture, Job, KernelReport, Report};
 use dtlc_codegen::cuda::{self, CudaKernel, Places};
+use dtlc_codegen::kir::{Arithmetic, Buffer, ElementType, Kernel, interpret};
 use dtlc_codegen::lower::Origins;
 use dtlc_tests::chain::{Mode, assembled};
-use dtlc_tests::cuda::plans;
+use dtlc_tests::cuda::{examples, plans};
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
-/// Every example with a plan.
-const EXAMPLES: [&str; 6] = ["bert", "bytes", "gpt2", "llama3", "golden/gpt2", "golden/llama"];
+/// The models that are small enough to run every kernel of.
+const GOLDEN: [&str; 2] = ["../examples/golden/gpt2.dtl", "../examples/golden/llama.dtl"];
 /// Kernels of a file that NVRTC is given.
 const KERNELS_OF_A_FILE: usize = 24;
 
-/// The library; without it a test fails where everything must run, and is skipped elsewhere.
-fn nvrtc() -> Option<Nvrtc> {
-    let cache = Cache::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nvrtc"));
-    match Nvrtc::load(&Search::of_environment(), Some(cache)) {
-        Ok(nvrtc) => Some(nvrtc),
-        Err(error) if std::env::var_os("CI").is_some_and(|value| value == "true") => panic!("{error}"),
-        Err(error) => {
-            // Not through `eprintln`, which a test that passes keeps to itself.
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {error}");
-            None
-        }
-    }
-}
-
 /// The kernels of a file under a plan.
-fn listings(example: &str, plan: &str) -> Vec<KernelListing> {
-    assembled(&format!("../examples/{example}.dtl"), plan, Mode::Train).kernels
+fn listings(path: &str, plan: &str) -> Vec<KernelListing> {
+    assembled(path, plan, Mode::Train).kernels
 }
 
-/// The kernels of all examples under all of their plans, each once: names do not count.
-fn every_kernel() -> Vec<KernelListing> {
+/// The kernels of these examples under all of their plans, each once: names do not count.
+fn kernels_of(examples: &[impl AsRef<str>]) -> Vec<KernelListing> {
     let mut found = BTreeMap::new();
-    for example in EXAMPLES {
-        for plan in plans(&format!("../examples/{example}.dtl")) {
+    for example in examples.iter().map(AsRef::as_ref) {
+        for plan in plans(example) {
             for listing in listings(example, &plan) {
                 let mut plain = listing.kernel.clone();
                 plain.tensors.values_mut().enumerate().for_each(|(n, tensor)| tensor.name = format!("t{n}"));
@@ -57,46 +47,73 @@ fn emit(listing: &KernelListing, name: &str) -> CudaKernel {
         .unwrap_or_else(|error| panic!("{error}\n{}", listing.kernel))
 }
 
+/// Set where this process fills the cache for another.
+const HELPER: &str = "DTLC_TEST_HELPER";
+
+/// NVRTC compiles one file at a time in a process. So another process of this test starts at the last file and leaves
+/// what it has compiled in the cache; the two meet in the middle.
+fn helper(test: &str) -> Child {
+    let own = std::env::current_exe().expect("the path of this test");
+    let mut command = Command::new(own);
+    command.args([test, "--exact"]).env(HELPER, "1").stdout(Stdio::null());
+    command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
 #[test]
 fn every_kernel_of_the_examples_compiles_without_warnings_and_stays_in_registers() {
     let Some(nvrtc) = nvrtc() else { return };
-    let kernels: Vec<CudaKernel> = every_kernel()
+    let is_helper = std::env::var_os(HELPER).is_some();
+    let name = "every_kernel_of_the_examples_compiles_without_warnings_and_stays_in_registers";
+    let helper = (!is_helper).then(|| helper(name));
+    let kernels: Vec<CudaKernel> = kernels_of(&examples())
         .iter()
         .enumerate()
         .map(|(number, listing)| emit(listing, &format!("kernel{number}")))
         .collect();
-    assert!(kernels.len() > 100, "{} kernels only", kernels.len());
+    assert!(kernels.len() > 500, "{} kernels only", kernels.len());
     let files: Vec<String> =
         kernels.chunks(KERNELS_OF_A_FILE).map(|kernels| cuda::file(kernels, Places::Directives)).collect();
-    let jobs: Vec<Job<'_>> = files
+    let mut jobs: Vec<Job<'_>> = files
         .iter()
         .flat_map(|source| Architecture::ALL.map(|architecture| Job { source, architecture }))
         .collect();
+    if is_helper {
+        jobs.reverse();
+    }
     let binaries = nvrtc.compile_all(&jobs).unwrap_or_else(|error| panic!("{error}"));
-    let mut faults = Vec::new();
-    let mut reported = 0;
+    if let Some(mut helper) = helper {
+        let status = helper.wait().expect("the end of the helper");
+        assert!(status.success(), "the helper ended with {status}");
+    }
+    let reports: Vec<(Architecture, Report)> =
+        jobs.iter().zip(&binaries).map(|(job, binary)| (job.architecture, binary.report())).collect();
+    let reported: usize = reports.iter().map(|(_, report)| report.kernels.len()).sum();
+    assert_eq!(reported, Architecture::ALL.len() * kernels.len(), "kernels without a report");
+    let faults: Vec<String> =
+        reports.iter().flat_map(|(architecture, report)| faults(*architecture, report, &kernels)).collect();
+    assert!(faults.is_empty(), "{} faults in {} kernels\n{}", faults.len(), kernels.len(), faults.join("\n"));
     for (job, binary) in jobs.iter().zip(&binaries) {
-        let report = binary.report();
         let architecture = job.architecture.name();
-        faults.extend(report.warnings.iter().map(|warning| format!("{architecture}: {warning}")));
-        reported += report.kernels.len();
-        for kernel in
-            report.kernels.iter().filter(|kernel| !kernel.is_in_registers() || kernel.registers == 0)
-        {
-            let text = kernels.iter().find(|emitted| emitted.name == kernel.name);
-            let text = text.map(|emitted| emitted.to_string()).unwrap_or_default();
-            faults.push(format!("{architecture}: {kernel:?}\n{text}"));
-        }
         assert!(binary.cubin.starts_with(b"\x7fELF"), "{architecture}: no machine code");
         assert!(binary.ptx.contains(".entry"), "{architecture}: no PTX");
     }
-    assert_eq!(reported, Architecture::ALL.len() * kernels.len(), "kernels without a report");
-    assert!(faults.is_empty(), "{} faults in {} kernels\n{}", faults.len(), kernels.len(), faults.join("\n"));
+}
+
+/// Warnings, and kernels that use local memory.
+fn faults(architecture: Architecture, report: &Report, kernels: &[CudaKernel]) -> Vec<String> {
+    let architecture = architecture.name();
+    let warnings = report.warnings.iter().map(|warning| format!("{architecture}: {warning}"));
+    let spilled = report.kernels.iter().filter(|kernel| !kernel.is_in_registers() || kernel.registers == 0);
+    let with_text = |kernel: &KernelReport| {
+        let text = kernels.iter().find(|emitted| emitted.name == kernel.name).map(CudaKernel::to_string);
+        format!("{architecture}: {kernel:?}\n{}", text.unwrap_or_default())
+    };
+    warnings.chain(spilled.map(with_text)).collect()
 }
 
 #[test]
 fn the_kernels_of_a_megatron_block_are_printed_the_same() {
-    let listings = listings("golden/llama", "tp2_sp");
+    let listings = listings(GOLDEN[1], "tp2_sp");
     let of_block = |listing: &&KernelListing| listing.kernel.name.starts_with("layers_");
     let print = || {
         let numbered = listings.iter().filter(of_block).enumerate();
@@ -108,4 +125,79 @@ fn the_kernels_of_a_megatron_block_are_printed_the_same() {
     let text = print();
     assert_eq!(text, print());
     insta::assert_snapshot!(text);
+}
+
+/// Random numbers for each tensor, of a size at which nothing under- or overflows.
+fn inputs(kernel: &Kernel, seed: u64) -> Vec<Buffer> {
+    let mut state = seed;
+    let mut word = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32
+    };
+    let mut float = || word() as f32 / (1 << 30) as f32 - 0.75;
+    let tensors = kernel.tensors.values().map(|tensor| (tensor.element, 0..tensor.length));
+    let buffer = |(element, count): (ElementType, std::ops::Range<u64>)| match element {
+        ElementType::F32 => Buffer::F32(count.map(|_| float()).collect()),
+        ElementType::Bf16 => Buffer::Bf16(count.map(|_| (float().to_bits() >> 16) as u16).collect()),
+        ElementType::I32 => Buffer::I32(count.map(|_| (float() * 100.0) as i32).collect()),
+        ElementType::U32 => Buffer::U32(count.map(|_| (float().abs() * 100.0) as u32).collect()),
+        ElementType::Bool => Buffer::Bool(count.map(|_| u8::from(float() > 0.0)).collect()),
+    };
+    tensors.map(buffer).collect()
+}
+
+/// The first element that is off by more than `tolerance` of the largest in its tensor.
+fn difference(found: &[Buffer], expected: &[Buffer], tolerance: f32) -> Option<String> {
+    let numbers = |buffer: &Buffer| -> Vec<f32> {
+        match buffer {
+            Buffer::F32(data) => data.clone(),
+            Buffer::Bf16(data) => data.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect(),
+            Buffer::I32(data) => data.iter().map(|&value| value as f32).collect(),
+            Buffer::U32(data) => data.iter().map(|&value| value as f32).collect(),
+            Buffer::Bool(data) => data.iter().map(|&value| f32::from(value)).collect(),
+        }
+    };
+    for (position, (found, expected)) in found.iter().zip(expected).enumerate() {
+        // A sum that lies between two bf16 may be rounded to either.
+        let tolerance = if matches!(expected, Buffer::Bf16(_)) { 1.0 / 128.0 } else { tolerance };
+        let (found, expected) = (numbers(found), numbers(expected));
+        let largest = expected
+            .iter()
+            .filter(|value| value.is_finite())
+            .fold(1.0f32, |most, value| most.max(value.abs()));
+        for (element, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let near = found.to_bits() == expected.to_bits()
+                || found.is_nan() && expected.is_nan()
+                || (found - expected).abs() <= tolerance * largest;
+            if !near {
+                return Some(format!("tensor {position}, element {element}: {found}, not {expected}"));
+            }
+        }
+    }
+    None
+}
+
+/// Sums are taken in another order than the interpreter's, which keeps them in f64; all else has its bits. A thread adds
+/// 64 numbers at most before the tree of its block, so the error is below 100 roundings of the largest partial sum.
+#[test]
+fn the_kernels_of_the_golden_models_compute_what_the_interpreter_does() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let listings = kernels_of(&GOLDEN);
+    let kernels: Vec<Kernel> = listings.into_iter().map(|listing| listing.kernel).collect();
+    for (part, kernels) in kernels.chunks(KERNELS_OF_A_FILE).enumerate() {
+        let bench = Bench::new(nvrtc, kernels, Placing::Aligned);
+        for (number, kernel) in kernels.iter().enumerate() {
+            let buffers = inputs(kernel, (part * 1000 + number) as u64);
+            let middle = |range: Option<(i64, i64)>| range.map_or(7, |(low, high)| (low + high) / 2);
+            let integers: Vec<i64> = kernel.integers.values().map(|integer| middle(integer.range)).collect();
+            let mut expected = buffers.clone();
+            let arithmetic = Arithmetic::Target { is_fused: true };
+            interpret(kernel, arithmetic, &mut expected, &integers, 0..kernel.parallel_extent())
+                .unwrap_or_else(|error| panic!("{error}"));
+            let found = bench.run(kernel, number, &buffers, &integers, None);
+            if let Some(difference) = difference(&found, &expected, 1e-5) {
+                panic!("{difference}\n{kernel}\n{}", bench.emitted(number));
+            }
+        }
+    }
 }

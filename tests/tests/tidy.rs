@@ -15,7 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("runtime/emulator", &[]),
     ("runtime", &["dtlc-emulator", "dtlc-kernels"]),
     ("compiler/passes", &["dtlc-ir", "dtlc-lang"]),
-    ("compiler/codegen", &["dtlc-ir", "dtlc-passes", "dtlc-kernels", "dtlc-runtime"]),
+    ("compiler/codegen", &["dtlc-emulator", "dtlc-ir", "dtlc-passes", "dtlc-kernels", "dtlc-runtime"]),
     ("compiler/dtlc", EVERY_CRATE),
     ("tests", EVERY_CRATE),
     ("benches", &["dtlc-runtime"]),

@@ -3,7 +3,6 @@
 //! Each kernel alternates with the copy in one run, so that the ratio holds on a noisy machine. A ratio of 1 means that
 //! the kernel runs as fast as memory allows.
 
-#[allow(dead_code, reason = "the tests use what this leaves out")]
 #[path = "../tests/support/mod.rs"]
 mod support;
 

@@ -1,12 +1,16 @@
-//! Emitted kernels against the interpreter: the shapes that fusion produces, with odd extents, strides and types.
+//! Emitted kernels against the interpreter: the shapes that fusion produces, with odd extents, strides and types, as
+//! machine code on this host and as CUDA C++ on an emulated GPU.
 
+#[path = "support/device.rs"]
+mod device;
 mod support;
 
+use device::{Bench, Placing, nvrtc};
 use dtlc_codegen::kir::{
     Access, AxisKind, Buffer, Combination, Comparison, Constant, Draw, ElementType, Index, Kernel,
     KernelBuilder, ScalarType, UnaryOperator, Variable, parse,
 };
-use support::{assert_close, execute, judge, targets};
+use support::{assert_close, execute, judge, judge_gpu, targets};
 
 /// Numbers in [-4, 4) that look random and never change.
 fn floats(count: usize, seed: u32) -> Vec<f32> {
@@ -27,7 +31,8 @@ fn bf16s(count: usize, seed: u32) -> Buffer {
     Buffer::Bf16(floats(count, seed).into_iter().map(bits).collect())
 }
 
-/// Compares emitted code with the interpreter on every target, and split with whole calls bit for bit.
+/// Compares emitted code with the interpreter on every target, and split with whole calls bit for bit; a GPU's too, over
+/// all blocks and over two.
 fn check(kernel: &Kernel, buffers: &[Buffer], integers: &[i64], tolerance: f64) -> Vec<Buffer> {
     assert_eq!(parse(&kernel.to_string()).as_ref(), Ok(kernel), "{kernel}");
     let mut last = Vec::new();
@@ -39,6 +44,14 @@ fn check(kernel: &Kernel, buffers: &[Buffer], integers: &[i64], tolerance: f64) 
         let parts = execute(kernel, target, buffers, integers, &splits);
         assert_close(&parts, &found, 0.0);
         last = found;
+    }
+    if let Some(nvrtc) = nvrtc() {
+        for placing in [Placing::Aligned, Placing::Odd] {
+            let bench = Bench::new(nvrtc, std::slice::from_ref(kernel), placing);
+            let found = bench.run(kernel, 0, buffers, integers, None);
+            assert_close(&found, &judge_gpu(kernel, buffers, integers), tolerance);
+            assert_close(&bench.run(kernel, 0, buffers, integers, Some(2)), &found, 0.0);
+        }
     }
     last
 }
@@ -107,7 +120,7 @@ fn rms_norm(rows: u64, width: u64) -> Kernel {
 
 #[test]
 fn rows_are_reduced_and_read_again() {
-    for (rows, width) in [(1, 1), (3, 2), (5, 7), (4, 16), (7, 33), (9, 130)] {
+    for (rows, width) in [(1, 1), (3, 2), (5, 7), (4, 16), (7, 33), (9, 130), (3, 512), (3, 515), (2, 2048)] {
         let count = (rows * width) as usize;
         let buffers = [f32s(count, 4), f32s(width as usize, 5), f32s(count, 6)];
         check(&rms_norm(rows, width), &buffers, &[], 3e-6);
@@ -150,7 +163,7 @@ fn softmax(rows: u64, width: u64) -> Kernel {
 
 #[test]
 fn softmax_rows_sum_to_one() {
-    for (rows, width) in [(2, 1), (3, 5), (4, 19), (2, 257)] {
+    for (rows, width) in [(2, 1), (3, 5), (4, 19), (2, 257), (2, 777), (1, 4096)] {
         let found = check(&softmax(rows, width), &[f32s((rows * width) as usize, 7)], &[], 3e-6);
         let Buffer::F32(data) = &found[0] else { panic!() };
         for row in data.chunks(width as usize) {
@@ -171,6 +184,44 @@ fn a_not_a_number_reaches_the_whole_row() {
             assert_eq!(is_poisoned, [false, true, false]);
             assert!(found[..37].iter().chain(&found[74..]).all(|x| x.is_finite()));
         }
+    }
+}
+
+/// Rows written in a first phase and read backwards in a second: on a GPU by threads that did not write them.
+fn reversed(rows: u64, width: u64) -> Kernel {
+    let mut k = KernelBuilder::new("reversed");
+    let x = k.tensor("x", ElementType::F32, Access::ReadWrite, rows * width);
+    let first = k.tensor("first", ElementType::F32, Access::ReadWrite, rows);
+    let out = k.tensor("out", ElementType::F32, Access::Write, rows * width);
+    let row = k.axis("row", rows, AxisKind::Serial);
+    let d = k.axis("d", width, AxisKind::Vector);
+    let at = Index::from(d).plus(width as i64, row);
+    k.nest(row, |k| {
+        k.nest(d, |k| {
+            let value = k.load(x, at.clone());
+            let value = k.multiply(value, value);
+            k.store(x, at.clone(), value);
+        });
+        // One thread's store, which all of them read.
+        let last = k.load(x, Index::constant(width as i64 - 1).plus(width as i64, row));
+        k.store(first, row, last);
+        k.nest(d, |k| {
+            let backwards = Index::constant(width as i64 - 1).plus(-1, d).plus(width as i64, row);
+            let value = k.load(x, backwards);
+            let factor = k.load(first, row);
+            let product = k.multiply(value, factor);
+            k.store(out, at.clone(), product);
+        });
+    });
+    k.finish().expect("a valid kernel")
+}
+
+#[test]
+fn a_row_is_read_by_others_than_wrote_it() {
+    for (rows, width) in [(5, 3), (3, 37), (2, 700), (2, 1027)] {
+        let count = (rows * width) as usize;
+        let buffers = [f32s(count, 24), f32s(rows as usize, 25), f32s(count, 26)];
+        check(&reversed(rows, width), &buffers, &[], 0.0);
     }
 }
 

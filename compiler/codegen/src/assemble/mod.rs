@@ -254,7 +254,7 @@ impl Assembler<'_> {
             integers: kernel.integers.len() as u32,
         });
         self.code.extend_from_slice(&compiled.code);
-        let alignments = vec![dtlc_ir::memory::ALIGNMENT; kernel.tensors.len()];
+        let alignments = vec![dtlc_passes::memory::ALIGNMENT; kernel.tensors.len()];
         self.listings.push(KernelListing { kernel, origins, alignments, clif: compiled.clif });
         Ok(target::KernelId(self.entries.len() as u32 - 1))
     }

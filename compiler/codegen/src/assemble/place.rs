@@ -24,10 +24,10 @@ pub(super) fn dtype(dtype: DType) -> target::DType {
 }
 
 /// The power of two that all addresses of a buffer are multiples of, for spaces that start at a multiple of
-/// [`dtlc_ir::memory::ALIGNMENT`].
+/// [`dtlc_passes::memory::ALIGNMENT`].
 pub(super) fn alignment(buffer: &target::BufferRef) -> u64 {
     let moves = buffer.terms.iter().map(|term| term.stride);
-    let bits = moves.fold(buffer.offset | dtlc_ir::memory::ALIGNMENT, |bits, stride| bits | stride);
+    let bits = moves.fold(buffer.offset | dtlc_passes::memory::ALIGNMENT, |bits, stride| bits | stride);
     1 << bits.trailing_zeros()
 }
 

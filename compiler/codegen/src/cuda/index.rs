@@ -27,17 +27,14 @@ impl Width {
             elements = elements.max(product);
         }
         let mut greatest: u128 = 0;
-        super::mapping::each_statement(
-            std::slice::from_ref(&Statement::Loop(kernel.outer.clone())),
-            &mut |statement| {
-                if let Statement::Load { index, .. }
-                | Statement::Store { index, .. }
-                | Statement::Accumulate { index, .. } = statement
-                {
-                    greatest = greatest.max(magnitude(kernel, index));
-                }
-            },
-        );
+        super::mapping::each_statement(&kernel.outer.body, &mut |statement| {
+            if let Statement::Load { index, .. }
+            | Statement::Store { index, .. }
+            | Statement::Accumulate { index, .. } = statement
+            {
+                greatest = greatest.max(magnitude(kernel, index));
+            }
+        });
         // A loop over the grid goes beyond its end by less than a stride.
         if elements < 1 << 30 && greatest < 1 << 31 { Self::Narrow } else { Self::Wide }
     }

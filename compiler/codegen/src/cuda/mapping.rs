@@ -6,7 +6,6 @@
 //! warp for short rows, else a block. Every part strides over the grid, so any number of blocks gives the same bits.
 
 use crate::kir::{AxisId, AxisKind, Index, Kernel, Loop, Span, Statement, TensorId, Term, Variable};
-use cranelift_entity::EntitySet;
 use smallvec::SmallVec;
 
 /// Threads of a block.
@@ -101,19 +100,11 @@ fn collect<'kernel>(
 
 /// Whether the loops in a loop's body can be spread over the grid, each on its own.
 fn comes_apart<'kernel>(kernel: &Kernel, nest: &'kernel Loop, levels: &[&'kernel Loop]) -> bool {
-    let mut loops = 0;
+    let mut loops: SmallVec<[&Loop; 4]> = SmallVec::new();
     for statement in &nest.body {
         match statement {
             Statement::Let { .. } | Statement::Load { .. } => {}
-            Statement::Loop(inner) => {
-                loops += 1;
-                let is_free = kernel.axes[inner.axis].kind == AxisKind::Vector && !leaves_accumulator(inner)
-                    || kernel.axes[inner.axis].kind == AxisKind::Serial
-                        && is_independent(kernel, inner, levels);
-                if !is_free {
-                    return false;
-                }
-            }
+            Statement::Loop(inner) => loops.push(inner),
             Statement::Store { .. }
             | Statement::Accumulate { .. }
             | Statement::Start(_)
@@ -121,7 +112,99 @@ fn comes_apart<'kernel>(kernel: &Kernel, nest: &'kernel Loop, levels: &[&'kernel
             | Statement::Total { .. } => return false,
         }
     }
-    loops > 0 && kernel.axes[nest.axis].kind == AxisKind::Serial
+    let is_free = |inner: &&&'kernel Loop| match kernel.axes[inner.axis].kind {
+        AxisKind::Vector => !leaves_accumulator(inner),
+        AxisKind::Serial => is_independent(kernel, inner, levels),
+    };
+    kernel.axes[nest.axis].kind == AxisKind::Serial
+        && !loops.is_empty()
+        && loops.iter().filter(is_free).count() == loops.len()
+        && meet_nowhere(kernel, &loops, levels)
+}
+
+/// An access of a loop: the tensor, where, and whether it writes.
+type Touch<'kernel> = (TensorId, &'kernel Index, bool);
+
+fn touches(statements: &[Statement]) -> Vec<Touch<'_>> {
+    let mut touches = Vec::new();
+    each_statement(statements, &mut |statement| match statement {
+        Statement::Load { tensor, index, .. } => touches.push((*tensor, index, false)),
+        Statement::Store { tensor, index, .. } | Statement::Accumulate { tensor, index, .. } => {
+            touches.push((*tensor, index, true));
+        }
+        Statement::Loop(_)
+        | Statement::Let { .. }
+        | Statement::Start(_)
+        | Statement::Combine { .. }
+        | Statement::Total { .. } => {}
+    });
+    touches
+}
+
+/// Whether no element that one of these neighbouring loops writes is touched by another, or read above them.
+fn meet_nowhere(kernel: &Kernel, loops: &[&Loop], levels: &[&Loop]) -> bool {
+    let above = levels.iter().flat_map(|level| &level.body);
+    let read_above: Vec<TensorId> = above
+        .filter_map(|statement| match statement {
+            Statement::Load { tensor, .. } => Some(*tensor),
+            Statement::Loop(_)
+            | Statement::Let { .. }
+            | Statement::Store { .. }
+            | Statement::Accumulate { .. }
+            | Statement::Start(_)
+            | Statement::Combine { .. }
+            | Statement::Total { .. } => None,
+        })
+        .collect();
+    let touched: Vec<Vec<Touch<'_>>> = loops.iter().map(|nest| touches(&nest.body)).collect();
+    let walked: SmallVec<[AxisId; 4]> = levels.iter().map(|level| level.axis).collect();
+    touched.iter().enumerate().all(|(position, own)| {
+        own.iter().filter(|(_, _, writes)| *writes).all(|(tensor, index, _)| {
+            let others = touched.iter().enumerate().filter(|(other, _)| *other != position);
+            let mut same = others.flat_map(|(_, others)| others).filter(|(other, _, _)| other == tensor);
+            !read_above.contains(tensor)
+                && same.all(|(_, other, _)| windows_are_apart(kernel, index, other, &walked))
+        })
+    })
+}
+
+/// Whether two indices differ whatever the loops inside of `walked` do.
+fn windows_are_apart(kernel: &Kernel, left: &Index, right: &Index, walked: &[AxisId]) -> bool {
+    let of = |index| Window::of(kernel, index, |axis, _| !walked.contains(&axis));
+    match (of(left), of(right)) {
+        (Some(left), Some(right)) => {
+            left.outside == right.outside && (left.high < right.low || right.high < left.low)
+        }
+        (None, _) | (_, None) => false,
+    }
+}
+
+/// The elements that an index reaches while some of its variables vary, and the terms of the others.
+struct Window {
+    low: i128,
+    high: i128,
+    outside: SmallVec<[Term; 4]>,
+}
+
+impl Window {
+    /// `is_inside` says of an axis and the magnitude of its coefficient whether it varies. None where data decides.
+    fn of(kernel: &Kernel, index: &Index, is_inside: impl Fn(AxisId, i128) -> bool) -> Option<Self> {
+        let start = i128::from(index.constant_part());
+        let mut window = Self { low: start, high: start, outside: SmallVec::new() };
+        for term in index.terms() {
+            let coefficient = i128::from(term.coefficient);
+            match term.variable {
+                Variable::Axis(axis) if is_inside(axis, coefficient.abs()) => {
+                    let reach = coefficient * last(kernel, axis);
+                    window.low += reach.min(0);
+                    window.high += reach.max(0);
+                }
+                Variable::Axis(_) | Variable::Integer(_) => window.outside.push(*term),
+                Variable::Data { .. } => return None,
+            }
+        }
+        Some(window)
+    }
 }
 
 /// Whether something in a loop enters an accumulator of outside.
@@ -149,24 +232,15 @@ fn is_independent<'kernel>(kernel: &Kernel, nest: &'kernel Loop, levels: &[&'ker
     if axis.extent == 1 {
         return true;
     }
-    let mut accesses: Vec<(TensorId, &Index)> = Vec::new();
-    let mut written: EntitySet<TensorId> = EntitySet::new();
-    let mut access = |statement: &'kernel Statement| {
-        if let Statement::Store { tensor, index, .. } | Statement::Accumulate { tensor, index, .. } =
-            statement
-        {
-            written.insert(*tensor);
-            accesses.push((*tensor, index));
-        }
-        if let Statement::Load { tensor, index, .. } = statement {
-            accesses.push((*tensor, index));
-        }
-    };
-    levels.iter().flat_map(|level| &level.body).for_each(&mut access);
-    each_statement(&nest.body, &mut access);
-    kernel.tensors.keys().filter(|&tensor| written.contains(tensor)).all(|tensor| {
-        let touched = accesses.iter().filter(|(other, _)| *other == tensor);
-        let indices: SmallVec<[&Index; 4]> = touched.map(|(_, index)| *index).collect();
+    let mut accesses = touches(&nest.body);
+    for level in levels {
+        let own = level.body.iter().filter(|statement| !matches!(statement, Statement::Loop(_)));
+        accesses.extend(own.flat_map(|statement| touches(std::slice::from_ref(statement))));
+    }
+    let is_written = |tensor: TensorId| accesses.iter().any(|&(other, _, writes)| other == tensor && writes);
+    kernel.tensors.keys().filter(|&tensor| is_written(tensor)).all(|tensor| {
+        let touched = accesses.iter().filter(|(other, _, _)| *other == tensor);
+        let indices: SmallVec<[&Index; 4]> = touched.map(|(_, index, _)| *index).collect();
         tell_apart(kernel, &indices, nest.axis)
     })
 }
@@ -174,51 +248,24 @@ fn is_independent<'kernel>(kernel: &Kernel, nest: &'kernel Loop, levels: &[&'ker
 /// Whether equal elements among these indices mean equal values of `axis`: what an iteration touches lies in a window
 /// narrower than the step to the next, and every coarser variable steps over all that finer ones reach.
 fn tell_apart(kernel: &Kernel, indices: &[&Index], axis: AxisId) -> bool {
-    let step = indices.first().map_or(0, |index| index.coefficient(axis));
-    let size = i128::from(step.unsigned_abs());
-    let Some(first) = indices.first() else { return true };
-    let is_finer = |term: &Term| i128::from(term.coefficient.unsigned_abs()) <= size;
-    let own = Variable::Axis(axis);
-    let coarser = |index: &Index| -> SmallVec<[Term; 4]> {
-        let varies = |term: &&Term| {
-            term.variable != own && (!is_finer(term) || matches!(term.variable, Variable::Integer(_)))
-        };
-        index.terms().iter().filter(varies).copied().collect()
-    };
-    let mut window: Option<(i128, i128)> = None;
-    for index in indices {
-        if index.coefficient(axis) != step || step == 0 || coarser(index) != coarser(first) {
-            return false;
-        }
-        let start = i128::from(index.constant_part());
-        let (mut low, mut high) = (start, start);
-        for term in index.terms().iter().filter(|term| term.variable != own && is_finer(term)) {
-            match term.variable {
-                Variable::Axis(finer) => {
-                    let reach = i128::from(term.coefficient) * last(kernel, finer);
-                    (low, high) = (low + reach.min(0), high + reach.max(0));
-                }
-                // The same for all iterations, and for all indices.
-                Variable::Integer(_) => {}
-                Variable::Data { .. } => return false,
-            }
-        }
-        window = Some(window.map_or((low, high), |(least, most)| (least.min(low), most.max(high))));
-    }
-    let width = window.map_or(0, |(low, high)| high - low);
-    let mut reach = width + size * last(kernel, axis);
-    let mut steps: SmallVec<[(i128, i128); 4]> = SmallVec::new();
-    for term in coarser(first) {
-        match term.variable {
-            Variable::Axis(axis) => {
-                steps.push((i128::from(term.coefficient.unsigned_abs()), last(kernel, axis)))
-            }
-            Variable::Integer(_) => {}
-            Variable::Data { .. } => return false,
-        }
-    }
+    let step = indices.first().map_or(0, |index| i128::from(index.coefficient(axis)).abs());
+    let is_finer = |other: AxisId, coefficient: i128| other != axis && coefficient <= step;
+    let windows: Option<SmallVec<[Window; 4]>> =
+        indices.iter().map(|index| Window::of(kernel, index, is_finer)).collect();
+    let Some(windows) = windows else { return false };
+    let Some(first) = windows.first() else { return true };
+    let low = windows.iter().map(|window| window.low).fold(first.low, i128::min);
+    let high = windows.iter().map(|window| window.high).fold(first.high, i128::max);
+    let steps = first.outside.iter().filter_map(|term| match term.variable {
+        Variable::Axis(axis) => Some((i128::from(term.coefficient).abs(), last(kernel, axis))),
+        // The same for all iterations.
+        Variable::Integer(_) | Variable::Data { .. } => None,
+    });
+    let mut steps: SmallVec<[(i128, i128); 4]> = steps.collect();
     steps.sort_unstable();
-    width < size
+    let mut reach = high - low;
+    step != 0
+        && windows.iter().all(|window| window.outside == first.outside)
         && steps.into_iter().all(|(step, last)| {
             let is_beyond = step > reach;
             reach += step * last;

@@ -3,7 +3,7 @@
 //! Owns the way from a valid [`Kernel`] to text that people can read: named after the source's values, with comments
 //! that lead back to its lines, over a small prelude of our own instead of NVIDIA's headers. The functions are those of
 //! [`crate::math`], operation by operation, so elementwise kernels give the bits of the CPU's. It does not fuse or
-//! reorder what a kernel says; it decides which thread does what ([`mapping`]), and the same kernel gives the same
+//! reorder what a kernel says; it decides which thread does what (`mapping`), and the same kernel gives the same
 //! bytes. It neither loads nor launches anything.
 //!
 //! Reductions combine in an order that depends on extents alone: the lanes of a warp in a tree, warps in their order.

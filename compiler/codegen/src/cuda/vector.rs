@@ -52,11 +52,15 @@ impl Emitter<'_> {
 
     fn comes_out_even(&self, axis: AxisId, width: u64, may_end_uneven: bool) -> bool {
         let axis = &self.kernel.axes[axis];
-        match axis.span {
-            _ if may_end_uneven => axis.extent >= width,
-            Span::Whole => axis.extent.is_multiple_of(width),
-            Span::Tile { size, .. } => size.is_multiple_of(width) && axis.extent.is_multiple_of(width),
-        }
+        let is_end_even = may_end_uneven && axis.extent >= width || axis.extent.is_multiple_of(width);
+        is_end_even
+            && match axis.span {
+                Span::Whole => true,
+                // A chunk lies in one tile, unless nobody asks in which.
+                Span::Tile { outer, size } => {
+                    size.is_multiple_of(width) || may_end_uneven && !self.live.axes.contains(outer)
+                }
+            }
     }
 
     /// The tensor of a statement that reads or writes `width` neighbours at once, aligned.

@@ -1,7 +1,7 @@
 //! The kernel IR: one fused region as loops, loads, scalar operations, reductions and stores.
 //!
 //! Owns the data types between the `scheduled` and the `program` stage that every emitter reads
-//! ([Cranelift](crate::cranelift) today, CUDA C++ later), their text, their validator and an interpreter.
+//! ([machine code](crate::cranelift) and [CUDA C++](crate::cuda)), their text, their validator and an interpreter.
 //! It does not know models, ranks, placements or where a tensor lives: a kernel gets base addresses and integers.
 //!
 //! A kernel is one nest: an outermost *parallel* axis, of which a call executes a sub-range, around statements and

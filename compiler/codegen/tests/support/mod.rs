@@ -1,4 +1,7 @@
 //! Puts emitted code into executable memory and calls it, beside the interpreter.
+#![allow(dead_code, reason = "each suite uses a part")]
+
+pub mod generator;
 
 use dtlc_codegen::cranelift::{CompiledKernel, TargetFeatures, compile};
 use dtlc_codegen::kir::{Arithmetic, Buffer, Kernel, interpret};
@@ -86,36 +89,60 @@ pub fn execute(
 
 /// Runs the interpreter over all of the parallel axis, with the arithmetic of `target`.
 pub fn judge(kernel: &Kernel, target: TargetFeatures, buffers: &[Buffer], integers: &[i64]) -> Vec<Buffer> {
+    interpreted(kernel, Arithmetic::Target { is_fused: target.fma }, buffers, integers)
+}
+
+/// Runs the interpreter over all of the parallel axis, with the arithmetic of a GPU.
+pub fn judge_gpu(kernel: &Kernel, buffers: &[Buffer], integers: &[i64]) -> Vec<Buffer> {
+    interpreted(kernel, Arithmetic::Target { is_fused: true }, buffers, integers)
+}
+
+fn interpreted(kernel: &Kernel, arithmetic: Arithmetic, buffers: &[Buffer], integers: &[i64]) -> Vec<Buffer> {
     let mut buffers = buffers.to_vec();
-    let arithmetic = Arithmetic::Target { is_fused: target.fma };
     interpret(kernel, arithmetic, &mut buffers, integers, 0..kernel.parallel_extent())
         .unwrap_or_else(|error| panic!("{error}"));
     buffers
 }
 
-/// Requires equal elements: the same bits at a tolerance of 0 (any NaN for a NaN), else within `tolerance` relative to
-/// the larger of the expected magnitude and 1.
+/// Requires equal elements: see [`difference`].
 pub fn assert_close(found: &[Buffer], expected: &[Buffer], tolerance: f64) {
+    if let Some(difference) = difference(found, expected, tolerance) {
+        panic!("{difference}\n{found:?}\n{expected:?}");
+    }
+}
+
+/// The first element that differs: in its bits at a tolerance of 0 (any NaN stands for a NaN), else by more than
+/// `tolerance` relative to the larger of the expected magnitude and 1.
+pub fn difference(found: &[Buffer], expected: &[Buffer], tolerance: f64) -> Option<String> {
     for (position, (found, expected)) in found.iter().zip(expected).enumerate() {
         assert_eq!(found.len(), expected.len());
         for element in 0..found.len() {
-            let near = match (found, expected) {
+            let (is_near, found, expected) = match (found, expected) {
                 (Buffer::F32(found), Buffer::F32(expected)) => {
-                    near(found[element], expected[element], tolerance)
+                    let (found, expected) = (found[element], expected[element]);
+                    (near(found, expected, tolerance), found.to_string(), expected.to_string())
                 }
                 (Buffer::Bf16(found), Buffer::Bf16(expected)) => {
                     let [found, expected] =
                         [found[element], expected[element]].map(|bits| f32::from_bits(u32::from(bits) << 16));
-                    near(found, expected, if tolerance == 0.0 { 0.0 } else { tolerance + 0.0079 })
+                    let tolerance = if tolerance == 0.0 { 0.0 } else { tolerance + 0.0079 };
+                    (near(found, expected, tolerance), found.to_string(), expected.to_string())
                 }
-                (Buffer::I32(found), Buffer::I32(expected)) => found[element] == expected[element],
-                (Buffer::U32(found), Buffer::U32(expected)) => found[element] == expected[element],
-                (Buffer::Bool(found), Buffer::Bool(expected)) => found[element] == expected[element],
-                _ => false,
+                (Buffer::I32(found), Buffer::I32(expected)) => same(found[element], expected[element]),
+                (Buffer::U32(found), Buffer::U32(expected)) => same(found[element], expected[element]),
+                (Buffer::Bool(found), Buffer::Bool(expected)) => same(found[element], expected[element]),
+                _ => (false, "of another type".to_owned(), String::new()),
             };
-            assert!(near, "tensor {position}, element {element}:\n{found:?}\n{expected:?}");
+            if !is_near {
+                return Some(format!("tensor {position}, element {element}: {found}, not {expected}"));
+            }
         }
     }
+    None
+}
+
+fn same<T: PartialEq + ToString>(found: T, expected: T) -> (bool, String, String) {
+    (found == expected, found.to_string(), expected.to_string())
 }
 
 fn near(found: f32, expected: f32, tolerance: f64) -> bool {
