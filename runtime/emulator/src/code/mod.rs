@@ -5,12 +5,13 @@
 
 pub(crate) mod decode;
 mod instruction;
+mod kinds;
 
-pub(crate) use instruction::{
+pub(crate) use instruction::{Arithmetic, Control, Instruction, Memory, Movement, Operation, Test, Together};
+pub(crate) use kinds::{
     AddressBase, AsyncCopy, Atomic, AtomicKind, BarrierKind, Carry, CarryKind, Compare, Convert, FloatKind,
-    FloatMode, FloatTest, HalfForm, Instruction, IntegerKind, Logic, MatrixForm, MatrixProduct, MemoryAccess,
-    Operands, Operation, Ordering, PredicateRef, Relation, Rounding, ShuffleKind, Sign, Special, VoteKind,
-    Width,
+    FloatMode, FloatTest, HalfForm, IntegerKind, Logic, MatrixForm, MatrixProduct, MemoryAccess, Operands,
+    Ordering, PredicateRef, Relation, Rounding, ShuffleKind, Sign, Special, VoteKind, Width,
 };
 
 use crate::fault::SourceLine;

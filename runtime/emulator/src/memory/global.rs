@@ -1,5 +1,6 @@
 //! Device memory: allocations with gaps between, addresses that are never used twice, bounds, and which bytes were written.
 
+use super::Fault;
 use super::POISON;
 use super::bits::Bits;
 use crate::fault::{Access, FaultKind};
@@ -91,28 +92,44 @@ impl GlobalMemory {
 
     /// What a kernel reads.
     #[inline(always)]
-    pub fn read(&mut self, address: u64, bytes: usize) -> Result<&[u8], FaultKind> {
+    pub fn read(&mut self, address: u64, bytes: usize) -> Result<&[u8], Fault> {
         let space = Space::Global;
         let Some((index, offset)) = self.locate(address, bytes) else {
-            return Err(FaultKind::OutOfBounds { space, access: Access::Read, address, bytes });
+            return Err(Box::new(FaultKind::OutOfBounds { space, access: Access::Read, address, bytes }));
         };
         let allocation = &self.allocations[index];
         if !allocation.written.all(offset, bytes) {
-            return Err(FaultKind::Uninitialised { space, address, bytes });
+            return Err(Box::new(FaultKind::Uninitialised { space, address, bytes }));
         }
         Ok(&allocation.bytes[offset..offset + bytes])
     }
 
+    /// What lanes read that lie close together: the whole stretch, or nothing where it isn't in one allocation or a lane reads what was never
+    /// written. `offsets` has where each lane begins.
+    pub fn read_span(
+        &mut self,
+        low: u64,
+        length: usize,
+        bytes: usize,
+        mut offsets: impl Iterator<Item = usize>,
+    ) -> Option<&[u8]> {
+        let (index, start) = self.locate(low, length)?;
+        let allocation = &self.allocations[index];
+        let written = &allocation.written;
+        let all = written.all(start, length) || offsets.all(|offset| written.all(start + offset, bytes));
+        all.then(|| &allocation.bytes[start..start + length])
+    }
+
     /// Where a kernel writes; the bytes count as written.
     #[inline(always)]
-    pub fn write(&mut self, address: u64, bytes: usize) -> Result<&mut [u8], FaultKind> {
+    pub fn write(&mut self, address: u64, bytes: usize) -> Result<&mut [u8], Fault> {
         let Some((index, offset)) = self.locate(address, bytes) else {
             let access = Access::Write;
-            return Err(FaultKind::OutOfBounds { space: Space::Global, access, address, bytes });
+            return Err(Box::new(FaultKind::OutOfBounds { space: Space::Global, access, address, bytes }));
         };
         let allocation = &mut self.allocations[index];
         if allocation.rule == Rule::ReadOnly {
-            return Err(FaultKind::ReadOnly { address });
+            return Err(Box::new(FaultKind::ReadOnly { address }));
         }
         allocation.written.insert(offset, bytes);
         Ok(&mut allocation.bytes[offset..offset + bytes])

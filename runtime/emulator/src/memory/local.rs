@@ -1,5 +1,6 @@
 //! The local memory of a warp's threads: a stack of frames, one stretch a thread.
 
+use super::Fault;
 use super::POISON;
 use super::bits::Bits;
 use crate::fault::{Access, FaultKind};
@@ -57,30 +58,30 @@ impl LocalMemory {
         *self = grown;
     }
 
-    fn place(&self, lane: usize, address: u64, bytes: usize, access: Access) -> Result<usize, FaultKind> {
+    fn place(&self, lane: usize, address: u64, bytes: usize, access: Access) -> Result<usize, Fault> {
         let inside = address.checked_add(bytes as u64).is_some_and(|end| end <= self.stride as u64);
         if !inside {
-            return Err(FaultKind::OutOfBounds { space: Space::Local, access, address, bytes });
+            return Err(Box::new(FaultKind::OutOfBounds { space: Space::Local, access, address, bytes }));
         }
         Ok(lane * self.stride + address as usize)
     }
 
-    pub fn read(&self, lane: usize, address: u64, bytes: usize) -> Result<&[u8], FaultKind> {
+    pub fn read(&self, lane: usize, address: u64, bytes: usize) -> Result<&[u8], Fault> {
         let at = self.place(lane, address, bytes, Access::Read)?;
         if !self.written.all(at, bytes) {
-            return Err(FaultKind::Uninitialised { space: Space::Local, address, bytes });
+            return Err(Box::new(FaultKind::Uninitialised { space: Space::Local, address, bytes }));
         }
         Ok(&self.bytes[at..at + bytes])
     }
 
-    pub fn write(&mut self, lane: usize, address: u64, bytes: usize) -> Result<&mut [u8], FaultKind> {
+    pub fn write(&mut self, lane: usize, address: u64, bytes: usize) -> Result<&mut [u8], Fault> {
         let at = self.place(lane, address, bytes, Access::Write)?;
         self.written.insert(at, bytes);
         Ok(&mut self.bytes[at..at + bytes])
     }
 
     /// Copies bytes of one thread between frames, with what is known of each.
-    pub fn copy(&mut self, lane: usize, to: u64, from: u64, bytes: usize) -> Result<(), FaultKind> {
+    pub fn copy(&mut self, lane: usize, to: u64, from: u64, bytes: usize) -> Result<(), Fault> {
         let source = self.place(lane, from, bytes, Access::Read)?;
         let target = self.place(lane, to, bytes, Access::Write)?;
         self.bytes.copy_within(source..source + bytes, target);

@@ -11,5 +11,8 @@ pub(crate) use local::LocalMemory;
 pub use shared::RaceCheck;
 pub(crate) use shared::SharedMemory;
 
+/// A fault; boxed, since what is right returns often and what is wrong once.
+pub(crate) type Fault = Box<crate::fault::FaultKind>;
+
 /// What memory holds before anything is written: as floats of any width not a number, as an integer minus one.
 pub(crate) const POISON: u8 = 0xff;

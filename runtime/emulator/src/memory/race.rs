@@ -6,6 +6,7 @@
 //! and by barriers of the warp, not by shuffles or votes, which order no memory. Two accesses that are both atomic or volatile
 //! don't race. A read by a lane that another lane of the same warp overwrites later is not looked for.
 
+use super::Fault;
 use crate::code::Ordering;
 use crate::fault::{Access, FaultKind};
 
@@ -46,6 +47,9 @@ pub(crate) struct RaceChecker {
     /// The set of the current event alone, and the last sets it was added to with what became of them.
     alone: Option<u32>,
     joined: Vec<(u32, u32)>,
+    last_joined: (u32, u32),
+    /// An event that is known to come before the current one, whichever the lane.
+    ordered: u32,
 }
 
 impl RaceChecker {
@@ -65,6 +69,8 @@ impl RaceChecker {
             current: nothing,
             alone: None,
             joined: Vec::new(),
+            last_joined: (u32::MAX, 0),
+            ordered: 0,
         }
     }
 
@@ -81,6 +87,8 @@ impl RaceChecker {
         self.events.push(self.current);
         self.alone = None;
         self.joined.clear();
+        self.last_joined = (u32::MAX, 0);
+        self.ordered = 0;
     }
 
     /// Forgets all: for a block that begins, or when numbers run out, which loses what came before.
@@ -140,27 +148,35 @@ impl RaceChecker {
 
     /// The other event, where it wrote the byte and nothing puts it before this access.
     #[inline(always)]
-    fn unordered_write(&self, shadow: u32, lane: u32) -> Option<Event> {
+    fn unordered_write(&mut self, shadow: u32, lane: u32) -> Option<Event> {
         let event = (shadow >> 5).checked_sub(self.first_event)?;
+        if shadow >> 5 == self.ordered {
+            return None;
+        }
         let other = self.events.get(event as usize)?;
-        let ordered = if other.warp == self.current.warp {
-            shadow & 31 == lane || other.syncs < self.current.syncs
+        let all_lanes = if other.warp == self.current.warp {
+            other.syncs < self.current.syncs
         } else {
             self.before(other)
         };
+        let ordered = all_lanes || (other.warp == self.current.warp && shadow & 31 == lane);
         let strong = other.ordering == Ordering::Strong && self.current.ordering == Ordering::Strong;
-        (!ordered && !strong).then_some(*other)
+        let found = (!ordered && !strong).then_some(*other);
+        if all_lanes {
+            self.ordered = shadow >> 5;
+        }
+        found
     }
 
-    fn race(&self, address: u64, other: &Event, other_lane: Option<u32>) -> FaultKind {
-        FaultKind::Race {
+    fn race(&self, address: u64, other: &Event, other_lane: Option<u32>) -> Fault {
+        Box::new(FaultKind::Race {
             address,
             access: self.current.access,
             other: other.access,
             other_warp: other.warp,
             other_lane,
             other_line: other.line,
-        }
+        })
     }
 
     fn current_number(&self) -> u32 {
@@ -169,17 +185,18 @@ impl RaceChecker {
 
     /// A lane reads bytes that begin at `at` of the shadow and at `address`.
     #[inline(always)]
-    pub fn read(&mut self, lane: u32, at: usize, bytes: usize, address: u64) -> Result<(), FaultKind> {
+    pub fn read(&mut self, lane: u32, at: usize, bytes: usize, address: u64) -> Result<(), Fault> {
         let mut seen = 0;
-        for (offset, shadow) in self.writes[at..at + bytes].iter().enumerate() {
-            if *shadow != seen {
-                if let Some(other) = self.unordered_write(*shadow, lane) {
+        for offset in 0..bytes {
+            let shadow = self.writes[at + offset];
+            if shadow != seen {
+                if let Some(other) = self.unordered_write(shadow, lane) {
                     return Err(self.race(address + offset as u64, &other, Some(shadow & 31)));
                 }
-                seen = *shadow;
+                seen = shadow;
             }
         }
-        let (mut before, mut after) = (u32::MAX, 0);
+        let (mut before, mut after) = self.last_joined;
         for index in at..at + bytes {
             let set = self.reads[index];
             if set != before {
@@ -187,7 +204,31 @@ impl RaceChecker {
             }
             self.reads[index] = after;
         }
+        self.last_joined = (before, after);
         Ok(())
+    }
+
+    /// Whether nothing since the last barrier of the block has touched these bytes.
+    #[inline(always)]
+    pub fn untouched(&self, at: usize, bytes: usize) -> bool {
+        let written = self.writes[at..at + bytes].iter().fold(0, |most, write| most.max(*write));
+        let read = self.reads[at..at + bytes].iter().fold(0, |most, set| most.max(*set));
+        written >> 5 < self.first_event && read < self.first_set
+    }
+
+    /// Reads bytes that are untouched.
+    pub fn read_untouched(&mut self, at: usize, bytes: usize) {
+        let alone = self.joined_set(0);
+        self.reads[at..at + bytes].fill(alone);
+    }
+
+    /// All lanes write as many bytes each, one after another, that are untouched.
+    pub fn write_untouched(&mut self, at: usize, bytes: usize) {
+        let number = self.current_number();
+        for (lane, writes) in self.writes[at..at + 32 * bytes].chunks_exact_mut(bytes).enumerate() {
+            writes.fill(number << 5 | lane as u32);
+        }
+        self.reads[at..at + 32 * bytes].fill(0);
     }
 
     /// The set with the current event in it.
@@ -239,7 +280,7 @@ impl RaceChecker {
         bytes: usize,
         address: u64,
         same: impl Fn(usize) -> bool,
-    ) -> Result<(), FaultKind> {
+    ) -> Result<(), Fault> {
         let number = self.current_number();
         let (mut seen_write, mut seen_reads) = (0, 0);
         for offset in 0..bytes {
@@ -249,7 +290,10 @@ impl RaceChecker {
                 // Another lane of this very instruction: atomic operations take turns, stores don't.
                 let conflict = write & 31 != lane && self.current.access == Access::Write && !same(offset);
                 if conflict {
-                    return Err(FaultKind::LanesConflict { address: place, other_lane: write & 31 });
+                    return Err(Box::new(FaultKind::LanesConflict {
+                        address: place,
+                        other_lane: write & 31,
+                    }));
                 }
             } else if write != seen_write {
                 if let Some(other) = self.unordered_write(write, lane) {

@@ -1,6 +1,7 @@
 //! The shared memory of a block: its variables with gaps between, which bytes were written, which wait for an asynchronous copy,
 //! and the race checker over all.
 
+use super::Fault;
 use super::POISON;
 use super::bits::Bits;
 use super::race::RaceChecker;
@@ -96,7 +97,7 @@ impl SharedMemory {
     }
 
     #[inline(always)]
-    fn locate(&mut self, address: u64, bytes: usize, access: Access) -> Result<usize, FaultKind> {
+    fn locate(&mut self, address: u64, bytes: usize, access: Access) -> Result<usize, Fault> {
         let fits = |placed: &Placed| {
             let offset = address.wrapping_sub(placed.region.base);
             let length = placed.region.bytes;
@@ -111,12 +112,12 @@ impl SharedMemory {
                 return Ok(at);
             }
         }
-        Err(FaultKind::OutOfBounds { space: Space::Shared, access, address, bytes })
+        Err(Box::new(FaultKind::OutOfBounds { space: Space::Shared, access, address, bytes }))
     }
 
     /// What a lane reads.
     #[inline(always)]
-    pub fn read(&mut self, lane: u32, address: u64, bytes: usize) -> Result<&[u8], FaultKind> {
+    pub fn read(&mut self, lane: u32, address: u64, bytes: usize) -> Result<&[u8], Fault> {
         let at = self.locate(address, bytes, Access::Read)?;
         if !self.written.all(at, bytes) {
             return Err(self.unwritten(at, address, bytes));
@@ -127,17 +128,63 @@ impl SharedMemory {
         Ok(&self.bytes[at..at + bytes])
     }
 
-    #[cold]
-    fn unwritten(&self, at: usize, address: u64, bytes: usize) -> FaultKind {
-        if self.pending.none_of(at, bytes) {
-            return FaultKind::Uninitialised { space: Space::Shared, address, bytes };
+    /// What lanes read that lie close together: the whole stretch, or nothing where it isn't in one variable or a lane reads what was never
+    /// written, so that each must be looked at by itself. `lanes` has the offset of each lane that reads.
+    pub fn read_span(
+        &mut self,
+        low: u64,
+        length: usize,
+        bytes: usize,
+        lanes: impl Iterator<Item = (u32, usize)> + Clone,
+    ) -> Result<Option<&[u8]>, (u32, Fault)> {
+        let Ok(at) = self.locate(low, length, Access::Read) else { return Ok(None) };
+        let written = |(_, offset): (u32, usize)| self.written.all(at + offset, bytes);
+        if !self.written.all(at, length) && !lanes.clone().all(written) {
+            return Ok(None);
         }
-        FaultKind::CopyNotAwaited { address, access: Access::Read }
+        if let Some(races) = &mut self.races {
+            // A stretch with wide gaps costs more to look at as a whole.
+            let whole = length <= 64 * bytes && races.untouched(at, length);
+            for (lane, offset) in lanes {
+                if whole || races.untouched(at + offset, bytes) {
+                    races.read_untouched(at + offset, bytes);
+                } else {
+                    let read = races.read(lane, at + offset, bytes, low + offset as u64);
+                    read.map_err(|fault| (lane, fault))?;
+                }
+            }
+        }
+        Ok(Some(&self.bytes[at..at + length]))
+    }
+
+    /// Writes what all 32 lanes store one after another; `false`, and nothing done, where each lane must be looked at by itself.
+    pub fn write_row(&mut self, low: u64, values: &[u8]) -> bool {
+        let Ok(at) = self.locate(low, values.len(), Access::Write) else { return false };
+        if self.not_pending(at, low, values.len()).is_err() {
+            return false;
+        }
+        if let Some(races) = &mut self.races {
+            if !races.untouched(at, values.len()) {
+                return false;
+            }
+            races.write_untouched(at, values.len() / 32);
+        }
+        self.written.insert(at, values.len());
+        self.bytes[at..at + values.len()].copy_from_slice(values);
+        true
+    }
+
+    #[cold]
+    fn unwritten(&self, at: usize, address: u64, bytes: usize) -> Fault {
+        if self.pending.none_of(at, bytes) {
+            return Box::new(FaultKind::Uninitialised { space: Space::Shared, address, bytes });
+        }
+        Box::new(FaultKind::CopyNotAwaited { address, access: Access::Read })
     }
 
     /// Writes what a lane stores.
     #[inline(always)]
-    pub fn write(&mut self, lane: u32, address: u64, value: &[u8]) -> Result<(), FaultKind> {
+    pub fn write(&mut self, lane: u32, address: u64, value: &[u8]) -> Result<(), Fault> {
         let at = self.locate(address, value.len(), Access::Write)?;
         self.not_pending(at, address, value.len())?;
         if let Some(races) = &mut self.races {
@@ -149,11 +196,11 @@ impl SharedMemory {
         Ok(())
     }
 
-    fn not_pending(&self, at: usize, address: u64, bytes: usize) -> Result<(), FaultKind> {
+    fn not_pending(&self, at: usize, address: u64, bytes: usize) -> Result<(), Fault> {
         if self.copies == 0 || self.pending.none_of(at, bytes) {
             return Ok(());
         }
-        Err(FaultKind::CopyNotAwaited { address, access: Access::Write })
+        Err(Box::new(FaultKind::CopyNotAwaited { address, access: Access::Write }))
     }
 
     /// Reads, changes and writes: an atomic operation.
@@ -162,7 +209,7 @@ impl SharedMemory {
         lane: u32,
         address: u64,
         change: impl FnOnce([u8; N]) -> [u8; N],
-    ) -> Result<[u8; N], FaultKind> {
+    ) -> Result<[u8; N], Fault> {
         let at = self.locate(address, N, Access::Atomic)?;
         if !self.written.all(at, N) {
             return Err(self.unwritten(at, address, N));
@@ -177,7 +224,7 @@ impl SharedMemory {
     }
 
     /// An asynchronous copy to here begins: until it is done the bytes have no value.
-    pub fn begin_copy(&mut self, lane: u32, address: u64, bytes: usize) -> Result<(), FaultKind> {
+    pub fn begin_copy(&mut self, lane: u32, address: u64, bytes: usize) -> Result<(), Fault> {
         let at = self.locate(address, bytes, Access::Write)?;
         self.not_pending(at, address, bytes)?;
         if let Some(races) = &mut self.races {
@@ -190,7 +237,7 @@ impl SharedMemory {
     }
 
     /// An asynchronous copy ends, as a write of the instruction that waited for it.
-    pub fn end_copy(&mut self, lane: u32, address: u64, value: &[u8]) -> Result<(), FaultKind> {
+    pub fn end_copy(&mut self, lane: u32, address: u64, value: &[u8]) -> Result<(), Fault> {
         let at = self.locate(address, value.len(), Access::Write)?;
         self.pending.remove(at, value.len());
         self.copies = self.copies.saturating_sub(1);

@@ -10,6 +10,7 @@ use crate::code::{
     Slot, WINDOW_BYTES, Width,
 };
 use crate::fault::{Access, FaultKind};
+use crate::memory::Fault;
 use crate::ptx::Space;
 
 /// The most values of one access.
@@ -45,16 +46,16 @@ pub(super) fn resolve(space: Space, address: u64) -> (Space, u64) {
     (Space::Global, address)
 }
 
-fn aligned(space: Space, address: u64, bytes: usize) -> Result<(), FaultKind> {
+fn aligned(space: Space, address: u64, bytes: usize) -> Result<(), Fault> {
     if address & (bytes as u64 - 1) == 0 {
         return Ok(());
     }
-    Err(FaultKind::Misaligned { space, address, align: bytes })
+    Err(Box::new(FaultKind::Misaligned { space, address, align: bytes }))
 }
 
 /// A little-endian value of up to eight bytes.
 #[inline(always)]
-fn value_of(bytes: &[u8]) -> u64 {
+pub(super) fn value_of(bytes: &[u8]) -> u64 {
     match *bytes {
         [a] => u64::from(a),
         [a, b] => u64::from(u16::from_le_bytes([a, b])),
@@ -65,7 +66,7 @@ fn value_of(bytes: &[u8]) -> u64 {
 }
 
 #[inline(always)]
-fn extended(value: u64, bytes: u8, sign: Sign) -> u64 {
+pub(super) fn extended(value: u64, bytes: u8, sign: Sign) -> u64 {
     match (sign, bytes) {
         (Sign::Signed, 1) => value as i8 as u64,
         (Sign::Signed, 2) => value as i16 as u64,
@@ -74,7 +75,7 @@ fn extended(value: u64, bytes: u8, sign: Sign) -> u64 {
     }
 }
 
-fn set(file: &mut File, slot: Slot, width: Width, values: &[u64; LANES], mask: u32) {
+pub(super) fn set(file: &mut File, slot: Slot, width: Width, values: &[u64; LANES], mask: u32) {
     match width {
         Width::Half => u16::write(file, slot, &values.map(|value| value as u16), mask),
         Width::Word => u32::write(file, slot, &values.map(|value| value as u32), mask),
@@ -99,7 +100,7 @@ impl Executor<'_> {
         lane: usize,
         (space, address): (Space, u64),
         bytes: usize,
-    ) -> Result<&'b [u8], FaultKind> {
+    ) -> Result<&'b [u8], Fault> {
         aligned(space, address, bytes)?;
         match space {
             Space::Shared => self.shared.read(lane as u32, address, bytes),
@@ -107,9 +108,9 @@ impl Executor<'_> {
             Space::Param => {
                 let end = address.saturating_add(bytes as u64);
                 let range = usize::try_from(address).ok().zip(usize::try_from(end).ok());
-                range
-                    .and_then(|(start, end)| self.launch.params.get(start..end))
-                    .ok_or(FaultKind::OutOfBounds { space, access: Access::Read, address, bytes })
+                range.and_then(|(start, end)| self.launch.params.get(start..end)).ok_or_else(|| {
+                    Box::new(FaultKind::OutOfBounds { space, access: Access::Read, address, bytes })
+                })
             }
             Space::Global | Space::Const | Space::Generic => self.launch.global.read(address, bytes),
         }
@@ -121,6 +122,9 @@ impl Executor<'_> {
         if matches!(access.space, Space::Shared | Space::Generic) {
             self.shared.begin(warp.index, line, Access::Read, access.ordering);
         }
+        if self.load_span(warp, mask, access, &addresses)? {
+            return Ok(());
+        }
         let one = access.bytes as usize;
         let count = access.values.len().min(MOST_VALUES);
         let mut loaded = [[0_u64; LANES]; MOST_VALUES];
@@ -128,8 +132,9 @@ impl Executor<'_> {
             let place = resolve(access.space, addresses[lane]);
             match self.lane_bytes(warp, lane, place, one * count) {
                 Ok(bytes) => {
-                    for (values, bytes) in loaded.iter_mut().zip(bytes.chunks_exact(one)) {
-                        values[lane] = extended(value_of(bytes), access.bytes, access.sign);
+                    for (index, values) in loaded.iter_mut().enumerate().take(count) {
+                        let value = value_of(&bytes[one * index..one * (index + 1)]);
+                        values[lane] = extended(value, access.bytes, access.sign);
                     }
                 }
                 Err(kind) => return throw(1 << lane, kind),
@@ -145,8 +150,14 @@ impl Executor<'_> {
 
     pub fn store(&mut self, warp: &mut Warp, line: u32, mask: u32, access: &MemoryAccess) -> Ran<()> {
         let offset = access.offset + Executor::frame_offset(warp, access.space, access.base);
+        let addresses = addresses(warp.file(), access.base, offset);
+        if matches!(access.space, Space::Shared | Space::Generic) {
+            self.shared.begin(warp.index, line, Access::Write, access.ordering);
+        }
+        if self.store_row(warp, mask, access, &addresses) {
+            return Ok(());
+        }
         let file = warp.file();
-        let addresses = addresses(file, access.base, offset);
         let one = access.bytes as usize;
         let mut stored = [[0_u64; LANES]; MOST_VALUES];
         for (values, source) in stored.iter_mut().zip(&access.values) {
@@ -155,9 +166,6 @@ impl Executor<'_> {
                 Some((slot, Width::Half | Width::Word)) => u32::read(file, *slot).map(u64::from),
                 None => continue,
             };
-        }
-        if matches!(access.space, Space::Shared | Space::Generic) {
-            self.shared.begin(warp.index, line, Access::Write, access.ordering);
         }
         let count = access.values.len().min(MOST_VALUES);
         let mut bytes = [0; 8 * MOST_VALUES];
@@ -180,12 +188,12 @@ impl Executor<'_> {
         lane: usize,
         (space, address): (Space, u64),
         bytes: &[u8],
-    ) -> Result<(), FaultKind> {
+    ) -> Result<(), Fault> {
         aligned(space, address, bytes.len())?;
         match space {
             Space::Shared => return self.shared.write(lane as u32, address, bytes),
             Space::Local => warp.local.write(lane, address, bytes.len())?.copy_from_slice(bytes),
-            Space::Param => return Err(FaultKind::ReadOnly { address }),
+            Space::Param => return Err(Box::new(FaultKind::ReadOnly { address })),
             Space::Global | Space::Const | Space::Generic => {
                 self.launch.global.write(address, bytes.len())?.copy_from_slice(bytes);
             }
@@ -215,10 +223,10 @@ impl Executor<'_> {
         Ok(())
     }
 
-    fn begin_lane_copy(&mut self, copy: &Copy) -> Result<(), FaultKind> {
+    fn begin_lane_copy(&mut self, copy: &Copy) -> Result<(), Fault> {
         if copy.taken > copy.bytes {
             let reason = format!("an asynchronous copy of {} of {} bytes", copy.taken, copy.bytes);
-            return Err(FaultKind::BadOperand(reason));
+            return Err(Box::new(FaultKind::BadOperand(reason)));
         }
         aligned(Space::Shared, copy.to, copy.bytes)?;
         aligned(Space::Global, copy.from, copy.bytes)?;
@@ -243,7 +251,7 @@ impl Executor<'_> {
         Ok(())
     }
 
-    fn end_lane_copy(&mut self, copy: &Copy) -> Result<(), FaultKind> {
+    fn end_lane_copy(&mut self, copy: &Copy) -> Result<(), Fault> {
         let mut bytes = [0; 16];
         if copy.taken > 0 {
             bytes[..copy.taken].copy_from_slice(self.launch.global.read(copy.from, copy.taken)?);

@@ -8,6 +8,7 @@ use super::warp::Warp;
 use super::{Ran, each, throw};
 use crate::code::{Atomic, AtomicKind, LANES, Ordering, Slot};
 use crate::fault::{Access, FaultKind};
+use crate::memory::Fault;
 use crate::ptx::{Space, Type};
 
 impl Executor<'_> {
@@ -45,9 +46,9 @@ impl Executor<'_> {
         (space, address): (Space, u64),
         bytes: usize,
         change: impl Fn(u64) -> u64,
-    ) -> Result<u64, FaultKind> {
+    ) -> Result<u64, Fault> {
         if address % bytes as u64 != 0 {
-            return Err(FaultKind::Misaligned { space, address, align: bytes });
+            return Err(Box::new(FaultKind::Misaligned { space, address, align: bytes }));
         }
         match (space, bytes) {
             (Space::Shared, 8) => {
@@ -72,7 +73,7 @@ impl Executor<'_> {
                 Ok(old)
             }
             (Space::Local | Space::Param, _) => {
-                Err(FaultKind::BadOperand("an atomic operation on memory of one thread".to_owned()))
+                Err(Box::new(FaultKind::BadOperand("an atomic operation on memory of one thread".to_owned())))
             }
         }
     }

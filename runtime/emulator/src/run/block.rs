@@ -66,7 +66,18 @@ fn warps_of(shape: LaunchShape) -> Vec<Warp> {
         left @ 1..=31 => (1 << left) - 1,
         _ => u32::MAX,
     };
-    (0..warps).map(|warp| Warp::new(warp, lanes(warp))).collect()
+    let of_lanes = |warp: u32, axis: usize| {
+        std::array::from_fn(|lane| coordinates(shape, warp * LANES as u32 + lane as u32)[axis])
+    };
+    (0..warps)
+        .map(|warp| Warp::new(warp, lanes(warp), std::array::from_fn(|axis| of_lanes(warp, axis))))
+        .collect()
+}
+
+/// The coordinates of a thread by its number in the block.
+fn coordinates(shape: LaunchShape, number: u32) -> [u32; 3] {
+    let [x, y, _] = shape.block;
+    [number % x, number / x % y, number / x / y]
 }
 
 impl Executor<'_> {
@@ -108,7 +119,7 @@ impl Executor<'_> {
         let first = warps.iter().find(waits).or(warps.first());
         match first {
             Some(warp) => self.fault(warp, Thrown { lane: warp.alive().trailing_zeros().min(31), kind }),
-            None => self.fault(&Warp::new(0, 0), Thrown { lane: 0, kind }),
+            None => self.fault(&Warp::new(0, 0, [[0; 32]; 3]), Thrown { lane: 0, kind }),
         }
     }
 
@@ -119,17 +130,11 @@ impl Executor<'_> {
         Box::new(LaunchFault {
             kernel: program.functions[self.launch.kernel].name.clone(),
             block: self.block,
-            thread: self.thread(warp.index * LANES as u32 + thrown.lane),
+            thread: coordinates(self.launch.shape, warp.index * LANES as u32 + thrown.lane),
             ptx_line,
             source,
             kind: thrown.kind,
         })
-    }
-
-    /// The coordinates of a thread by its number in the block.
-    fn thread(&self, number: u32) -> [u32; 3] {
-        let [x, y, _] = self.launch.shape.block;
-        [number % x, number / x % y, number / x / y]
     }
 
     /// A frame of a function, with its special registers filled.
@@ -137,13 +142,18 @@ impl Executor<'_> {
         if !warp.enter(function, code, lanes) {
             return super::throw(lanes, FaultKind::StackOverflow);
         }
-        let index = warp.index;
+        let (index, threads) = (warp.index, warp.threads);
         let file = warp.file();
         for (slot, special) in &code.specials {
             let words: &mut [u32] =
                 bytemuck::cast_slice_mut(&mut file[*slot as usize * SLOT_WORDS..][..SLOT_WORDS]);
-            for (lane, word) in words.iter_mut().enumerate() {
-                *word = self.special(*special, index, lane as u32);
+            match special {
+                Special::Thread(axis) => words.copy_from_slice(&threads[*axis]),
+                other => {
+                    for (lane, word) in words.iter_mut().enumerate() {
+                        *word = self.special(*other, index, lane as u32);
+                    }
+                }
             }
         }
         Ok(())
@@ -153,7 +163,7 @@ impl Executor<'_> {
         let shape = &self.launch.shape;
         let threads: u32 = shape.block.iter().product();
         match special {
-            Special::Thread(axis) => self.thread(warp * LANES as u32 + lane)[axis],
+            Special::Thread(axis) => coordinates(*shape, warp * LANES as u32 + lane)[axis],
             Special::BlockSize(axis) => shape.block[axis],
             Special::Block(axis) => self.block[axis],
             Special::GridSize(axis) => shape.grid[axis],

@@ -10,11 +10,13 @@ mod collective;
 mod compare;
 mod convert;
 mod copies;
+mod dispatch;
 mod float;
 mod half;
 mod integer;
 mod lanes;
 mod matrix;
+mod span;
 mod step;
 mod warp;
 
@@ -33,12 +35,13 @@ pub(crate) struct Thrown {
 type Ran<T> = Result<T, Box<Thrown>>;
 
 /// A fault of the first lane of a mask.
-fn throw<T>(mask: u32, kind: FaultKind) -> Ran<T> {
-    Err(Box::new(Thrown { lane: mask.trailing_zeros().min(31), kind }))
+#[cold]
+fn throw<T>(mask: u32, kind: impl Into<Box<FaultKind>>) -> Ran<T> {
+    Err(Box::new(Thrown { lane: mask.trailing_zeros().min(31), kind: *kind.into() }))
 }
 
 /// The lanes of a mask, the lowest first.
-fn each(mask: u32) -> impl Iterator<Item = usize> {
+fn each(mask: u32) -> impl Iterator<Item = usize> + Clone {
     let mut left = mask;
     std::iter::from_fn(move || {
         let lane = left.trailing_zeros() as usize;

@@ -100,6 +100,8 @@ pub(super) enum Status {
 #[derive(Debug)]
 pub(super) struct Warp {
     pub index: u32,
+    /// The coordinates of its threads, by axis.
+    pub threads: [[u32; 32]; 3],
     /// The lanes that there are.
     pub lanes: u32,
     pub exited: u32,
@@ -112,9 +114,10 @@ pub(super) struct Warp {
 }
 
 impl Warp {
-    pub fn new(index: u32, lanes: u32) -> Warp {
+    pub fn new(index: u32, lanes: u32, threads: [[u32; 32]; 3]) -> Warp {
         Warp {
             index,
+            threads,
             lanes,
             exited: 0,
             frames: Vec::new(),

@@ -111,77 +111,61 @@ fn both_nan(found: u64, expected: u64, exponent: u64) -> bool {
     found == expected || (nan(found & 0x7fff_ffff_ffff_ffff) && nan(expected & 0x7fff_ffff_ffff_ffff))
 }
 
+fn single(found: u64, expected: u64) -> bool {
+    both_nan(found, expected, 0x7f80_0000)
+}
+
+fn double(found: u64, expected: u64) -> bool {
+    both_nan(found, expected, 0x7ff0_0000_0000_0000)
+}
+
+fn short(found: u64, expected: u64) -> bool {
+    both_nan(found, expected, 0x7c00)
+}
+
+fn brain(found: u64, expected: u64) -> bool {
+    both_nan(found, expected, 0x7f80)
+}
+
+fn f(bits: u64) -> f32 {
+    f32::from_bits(bits as u32)
+}
+
+fn b(value: f32) -> u64 {
+    u64::from(value.to_bits())
+}
+
 #[test]
-fn floats_to_floats() {
-    let single = |found, expected| both_nan(found, expected, 0x7f80_0000);
-    let short = |found, expected| both_nan(found, expected, 0x7c00);
-    let brain = |found, expected| both_nan(found, expected, 0x7f80);
-    let f = |bits: u64| f32::from_bits(bits as u32);
-    let b = |value: f32| u64::from(value.to_bits());
+fn floats_to_wider_and_narrower_floats() {
+    let to_short = |value: f32| u64::from(f16::from_f32(value).to_bits());
+    let to_brain = |value: f32| u64::from(bf16::from_f32(value).to_bits());
+    let of_brain = |bits: u64| bf16::from_bits(bits as u16).to_f32();
     check_by("cvt.f32.f16 %x, %a;", [2; 3], 4, |a, _, _| b(f16::from_bits(a as u16).to_f32()), single);
     check_by("cvt.f32.bf16 %x, %a;", [2; 3], 4, |a, _, _| a << 16, single);
-    check_by(
-        "cvt.f64.f32 %x, %a;",
-        [4; 3],
-        8,
-        |a, _, _| f64::from(f(a)).to_bits(),
-        |x, y| both_nan(x, y, 0x7ff0_0000_0000_0000),
-    );
+    check_by("cvt.f64.f32 %x, %a;", [4; 3], 8, |a, _, _| f64::from(f(a)).to_bits(), double);
     check_by("cvt.rn.f32.f64 %x, %a;", [8; 3], 4, |a, _, _| b(f64::from_bits(a) as f32), single);
-    check_by("cvt.rn.f16.f32 %x, %a;", [4; 3], 2, |a, _, _| u64::from(f16::from_f32(f(a)).to_bits()), short);
-    check_by(
-        "cvt.rn.bf16.f32 %x, %a;",
-        [4; 3],
-        2,
-        |a, _, _| u64::from(bf16::from_f32(f(a)).to_bits()),
-        brain,
-    );
+    check_by("cvt.rn.f16.f32 %x, %a;", [4; 3], 2, |a, _, _| to_short(f(a)), short);
+    check_by("cvt.rn.bf16.f32 %x, %a;", [4; 3], 2, |a, _, _| to_brain(f(a)), brain);
     check_by("cvt.rz.bf16.f32 %x, %a;", [4; 3], 2, |a, _, _| a >> 16, brain);
-    check_by(
-        "cvt.rn.f16.bf16 %x, %a;",
-        [2; 3],
-        2,
-        |a, _, _| u64::from(f16::from_f32(bf16::from_bits(a as u16).to_f32()).to_bits()),
-        short,
-    );
-    check_by(
-        "cvt.sat.f32.f32 %x, %a;",
-        [4; 3],
-        4,
-        |a, _, _| b(if f(a).is_nan() { 0.0 } else { f(a).clamp(0.0, 1.0) + 0.0 }),
-        |x, y| f(x) == f(y),
-    );
-    check_by(
-        "cvt.ftz.f32.f32 %x, %a;",
-        [4; 3],
-        4,
-        |a, _, _| if f(a).is_subnormal() { a & 0x8000_0000 } else { a },
-        single,
-    );
+    check_by("cvt.rn.f16.bf16 %x, %a;", [2; 3], 2, |a, _, _| to_short(of_brain(a)), short);
+}
+
+#[test]
+fn floats_to_floats_of_the_same_width() {
+    let clamped = |x: f32| if x.is_nan() { 0.0 } else { x.clamp(0.0, 1.0) + 0.0 };
+    let flushed = |a: u64| if f(a).is_subnormal() { a & 0x8000_0000 } else { a };
+    let to_tf32 = |a: u64| if f(a).is_finite() { (a + 0x1000) & 0xffff_e000 } else { a };
+    check_by("cvt.sat.f32.f32 %x, %a;", [4; 3], 4, |a, _, _| b(clamped(f(a))), |x, y| f(x) == f(y));
+    check_by("cvt.ftz.f32.f32 %x, %a;", [4; 3], 4, |a, _, _| flushed(a), single);
     check_by("cvt.rni.f32.f32 %x, %a;", [4; 3], 4, |a, _, _| b(f(a).round_ties_even()), single);
     check_by("cvt.rzi.f32.f32 %x, %a;", [4; 3], 4, |a, _, _| b(f(a).trunc()), single);
     check_by("cvt.rmi.f32.f32 %x, %a;", [4; 3], 4, |a, _, _| b(f(a).floor()), single);
-    check_by(
-        "cvt.rpi.f64.f64 %x, %a;",
-        [8; 3],
-        8,
-        |a, _, _| f64::from_bits(a).ceil().to_bits(),
-        |x, y| both_nan(x, y, 0x7ff0_0000_0000_0000),
-    );
-    check_by(
-        "cvt.rna.tf32.f32 %x, %a;",
-        [4; 3],
-        4,
-        |a, _, _| {
-            if f(a).is_finite() { (a + 0x1000) & 0xffff_e000 } else { a }
-        },
-        single,
-    );
+    check_by("cvt.rpi.f64.f64 %x, %a;", [8; 3], 8, |a, _, _| f64::from_bits(a).ceil().to_bits(), double);
+    check_by("cvt.rna.tf32.f32 %x, %a;", [4; 3], 4, |a, _, _| to_tf32(a), single);
 }
 
 #[test]
 fn packed() {
-    let f = |bits: u64| f32::from_bits(bits as u32);
     let halves = |exponent: u64| {
         move |found: u64, expected: u64| {
             both_nan(found & 0xffff, expected & 0xffff, exponent)

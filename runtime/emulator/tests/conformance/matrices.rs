@@ -119,80 +119,112 @@ fn run(text: &str, words: &[u32], outputs: usize) -> Vec<u32> {
     bench.values(out, 32 * outputs)
 }
 
-#[test]
-fn products() {
-    for form in &FORMS {
-        let short_sum = form.name.ends_with("f16.f16");
-        let integers = form.bits == 8;
-        let (a_count, sums) = (16 * form.depth * form.bits / 1024, if short_sum { 2 } else { 4 });
-        let b_count = a_count / 2;
+/// A product as it is run: how many registers each fragment has, and the words of all lanes.
+struct Case<'a> {
+    form: &'a Form,
+    a_count: usize,
+    sums: usize,
+    words: Vec<u32>,
+}
+
+impl Case<'_> {
+    fn new(form: &Form) -> Case<'_> {
+        let a_count = 16 * form.depth * form.bits / 1024;
+        let sums = if form.name.ends_with("f16.f16") { 2 } else { 4 };
+        let mut case = Case { form, a_count, sums, words: Vec::new() };
         let mut numbers = Numbers(form.name.len() as u64);
-        let total = a_count + b_count + sums;
-        let mut word = |fragment: bool| match (form.bits, fragment) {
+        let total = case.total();
+        case.words = (0..32 * total).map(|index| case.word(&mut numbers, index % total)).collect();
+        case
+    }
+
+    fn total(&self) -> usize {
+        self.a_count + self.a_count / 2 + self.sums
+    }
+
+    fn short_sum(&self) -> bool {
+        self.sums == 2
+    }
+
+    /// A word of a fragment, or of the sums behind them.
+    fn word(&self, numbers: &mut Numbers, index: usize) -> u32 {
+        let fragment = index < self.a_count + self.a_count / 2;
+        let brain = self.form.name.contains("bf16");
+        let half = |numbers: &mut Numbers| {
+            let value = numbers.float();
+            u32::from(if brain { bf16::from_f32(value).to_bits() } else { f16::from_f32(value).to_bits() })
+        };
+        match (self.form.bits, fragment) {
             (8, true) => numbers.next() as u32,
             (8, false) => numbers.next() as u32 % 1000,
-            (16, true) if form.name.contains("bf16") => {
-                let mut half = || u32::from(bf16::from_f32(numbers.float()).to_bits());
-                half() | half() << 16
-            }
-            (16, true) => {
-                let mut half = || u32::from(f16::from_f32(numbers.float()).to_bits());
-                half() | half() << 16
-            }
-            (16, false) if short_sum => u32::from(f16::from_f32(numbers.float()).to_bits()) * 0x1_0001,
+            (16, true) => half(numbers) | half(numbers) << 16,
+            (16, false) if self.short_sum() => half(numbers) | half(numbers) << 16,
             _ => numbers.float().to_bits(),
-        };
-        let words: Vec<u32> = (0..32 * total).map(|index| word(index % total < a_count + b_count)).collect();
-        let body = format!(
-            "mma.sync.aligned.{} {{{}}}, {{{}}}, {{{}}}, {{{}}};",
-            form.name,
-            registers(sums, "d"),
-            registers(a_count, "a"),
-            registers(b_count, "b"),
-            registers(sums, "c")
-        );
-        let text = fragments(&[("a", a_count), ("b", b_count), ("c", sums)], sums, &body);
-        let found = run(&text, &words, sums);
-        let per_word = 32 / form.bits;
+        }
+    }
+
+    fn run(&self) -> Vec<u32> {
+        let (a, b) = (self.a_count, self.a_count / 2);
+        let [d, rows, columns, c] = [(self.sums, "d"), (a, "a"), (b, "b"), (self.sums, "c")]
+            .map(|(count, name)| registers(count, name));
+        let body =
+            format!("mma.sync.aligned.{} {{{d}}}, {{{rows}}}, {{{columns}}}, {{{c}}};", self.form.name);
+        run(&fragments(&[("a", a), ("b", b), ("c", self.sums)], self.sums, &body), &self.words, self.sums)
+    }
+
+    /// The matrices A and B, element by element.
+    fn matrices(&self) -> (Vec<Vec<f64>>, Vec<Vec<f64>>) {
+        let per_word = 32 / self.form.bits;
         let element = |lane: usize, start: usize, i: usize| {
-            let word = words[lane * total + start + i / per_word];
-            (form.read)(word >> (form.bits * (i % per_word)) & (u32::MAX >> (32 - form.bits)))
+            let word = self.words[lane * self.total() + start + i / per_word];
+            let bits = word >> (self.form.bits * (i % per_word));
+            (self.form.read)(bits & (u32::MAX >> (32 - self.form.bits)))
         };
         let (mut a, mut b) = (vec![vec![0.0; 32]; 16], vec![vec![0.0; 8]; 32]);
         for lane in 0..32 {
-            for i in 0..a_count * per_word {
-                let (row, column) = (form.a)(lane, i);
+            for i in 0..self.a_count * per_word {
+                let (row, column) = (self.form.a)(lane, i);
                 a[row][column] = element(lane, 0, i);
             }
-            for i in 0..b_count * per_word {
-                let (row, column) = (form.b)(lane, i);
-                b[row][column] = element(lane, a_count, i);
+            for i in 0..self.a_count / 2 * per_word {
+                let (row, column) = (self.form.b)(lane, i);
+                b[row][column] = element(lane, self.a_count, i);
             }
         }
+        (a, b)
+    }
+
+    /// An element of the sums, of four that a lane has, as a number.
+    fn sum(&self, word: u32, i: usize) -> f64 {
+        match (self.form.bits, self.short_sum()) {
+            (8, _) => f64::from(word as i32),
+            (_, true) => f16_of(word >> (16 * (i & 1))),
+            _ => f64::from(f32::from_bits(word)),
+        }
+    }
+}
+
+#[test]
+fn products() {
+    for form in &FORMS {
+        let case = Case::new(form);
+        let found = case.run();
+        let (a, b) = case.matrices();
+        // Integers are exact; an f16 sum has eleven bits; else some roundings in f32.
+        let bound = match (form.bits, case.short_sum()) {
+            (8, _) => 0.0,
+            (_, true) => 8.0 / 1024.0,
+            _ => 1e-5,
+        };
         for lane in 0..32 {
             for i in 0..4 {
                 let (row, column) = c32(lane, i);
                 let product: f64 = (0..form.depth).map(|k| a[row][k] * b[k][column]).sum();
-                let sum_word = words[lane * total + a_count + b_count + if short_sum { i / 2 } else { i }];
-                let out = found[lane * sums + if short_sum { i / 2 } else { i }];
-                let (start, end) = match (integers, short_sum) {
-                    (true, _) => (f64::from(sum_word as i32), f64::from(out as i32)),
-                    (_, true) => (f16_of(sum_word >> (16 * (i & 1))), f16_of(out >> (16 * (i & 1)))),
-                    _ => (f64::from(f32::from_bits(sum_word)), f64::from(f32::from_bits(out))),
-                };
-                // Integers are exact; an f16 sum has eleven bits; else some roundings in f32.
-                let bound = if integers {
-                    0.0
-                } else if short_sum {
-                    8.0 / 1024.0
-                } else {
-                    1e-5
-                };
-                assert!(
-                    (end - start - product).abs() <= bound,
-                    "{} lane {lane} element {i}: {end}",
-                    form.name
-                );
+                let register = if case.short_sum() { i / 2 } else { i };
+                let start = case.words[(lane + 1) * case.total() - case.sums + register];
+                let end = case.sum(found[lane * case.sums + register], i);
+                let gap = (end - case.sum(start, i) - product).abs();
+                assert!(gap <= bound, "{} lane {lane} element {i}: {end}", form.name);
             }
         }
     }

@@ -3,8 +3,9 @@
 use super::moves::ROUNDINGS;
 use super::words::Words;
 use super::{Decoded, Decoder};
-use crate::code::instruction::{
-    Carry, CarryKind, FloatKind, FloatMode, HalfForm, IntegerKind, Operands, Operation, Rounding, Sign, Width,
+use crate::code::instruction::Arithmetic;
+use crate::code::kinds::{
+    Carry, CarryKind, FloatKind, FloatMode, HalfForm, IntegerKind, Operands, Rounding, Sign, Width,
 };
 use crate::ptx::{Operand, Type};
 
@@ -59,7 +60,7 @@ impl Decoder<'_> {
             *field = self.source(operand, ty)?;
         }
         slots.to = self.target(to, self.width(to_type)?)?;
-        self.push(Operation::Integer { kind, width, sign, operands: slots });
+        self.push(Arithmetic::Integer { kind, width, sign, operands: slots });
         Ok(())
     }
 
@@ -144,11 +145,11 @@ impl Decoder<'_> {
             *field = self.source(operand, ty)?;
         }
         slots.to = self.target(to, width)?;
-        let half = |form| Operation::Half { kind, form, mode, operands: slots };
+        let half = |form| Arithmetic::Half { kind, form, mode, operands: slots };
         let operation = match ty {
-            Type::F32 => Operation::Float32 { kind, mode, operands: slots },
+            Type::F32 => Arithmetic::Float32 { kind, mode, operands: slots },
             Type::F64 if mode.saturate => return self.fail("f64 does not saturate"),
-            Type::F64 => Operation::Float64 { kind, operands: slots },
+            Type::F64 => Arithmetic::Float64 { kind, operands: slots },
             Type::F16 => half(HalfForm::F16),
             Type::F16x2 => half(HalfForm::F16Pair),
             Type::Bf16 => half(HalfForm::Bf16),
@@ -246,7 +247,7 @@ impl Decoder<'_> {
             }
             operands => self.three(self.exactly(operands)?, ty)?,
         };
-        self.push(Operation::Carry(Box::new(Carry { kind, width, sign, operands, carry_in, carry_out })));
+        self.push(Arithmetic::Carry(Box::new(Carry { kind, width, sign, operands, carry_in, carry_out })));
         Ok(())
     }
 
@@ -267,7 +268,7 @@ impl Decoder<'_> {
             (false, true) => IntegerKind::FunnelRightWrap,
             (false, false) => IntegerKind::FunnelRightClamp,
         };
-        self.push(Operation::Integer { kind, width: Width::Word, sign: Sign::Unsigned, operands });
+        self.push(Arithmetic::Integer { kind, width: Width::Word, sign: Sign::Unsigned, operands });
         Ok(())
     }
 
@@ -278,14 +279,14 @@ impl Decoder<'_> {
         let (a, b) = (self.source(a, ty)?, self.source(b, ty)?);
         let (c, length) = (self.source(start, Type::U32)?, self.source(length, Type::U32)?);
         let to = self.target(to, width)?;
-        self.push(Operation::InsertBits { width, operands: Operands { to, a, b, c }, length });
+        self.push(Arithmetic::InsertBits { width, operands: Operands { to, a, b, c }, length });
         Ok(())
     }
 
     fn permute(&mut self, words: &mut Words<'_>, operands: &[Operand]) -> Decoded<()> {
         words.expect(&[("b32", ())])?;
         let operands = self.three(self.exactly(operands)?, Type::B32)?;
-        self.push(Operation::Permute { operands });
+        self.push(Arithmetic::Permute { operands });
         Ok(())
     }
 
@@ -294,7 +295,7 @@ impl Decoder<'_> {
         let [to, a, b, c, table] = self.exactly::<5>(operands)?;
         let table = self.immediate(table)? as u8;
         let operands = self.three(&[to.clone(), a.clone(), b.clone(), c.clone()], Type::B32)?;
-        self.push(Operation::LogicTable { operands, table });
+        self.push(Arithmetic::LogicTable { operands, table });
         Ok(())
     }
 
@@ -302,7 +303,7 @@ impl Decoder<'_> {
         let signs = [("s32", Sign::Signed), ("u32", Sign::Unsigned)];
         let (a_sign, b_sign) = (words.expect(&signs)?, words.expect(&signs)?);
         let operands = self.three(self.exactly(operands)?, Type::B32)?;
-        self.push(Operation::ByteProducts { a_sign, b_sign, operands });
+        self.push(Arithmetic::ByteProducts { a_sign, b_sign, operands });
         Ok(())
     }
 }

@@ -3,7 +3,8 @@
 use super::words::Words;
 use super::{Decoded, Decoder};
 use crate::code::PredicateRef;
-use crate::code::instruction::{Compare, FloatTest, Logic, Operation, Relation};
+use crate::code::instruction::Test;
+use crate::code::kinds::{Compare, FloatTest, Logic, Relation};
 use crate::ptx::{Operand, Type};
 
 const RELATIONS: [(&str, Relation); 18] = [
@@ -49,7 +50,7 @@ impl Decoder<'_> {
                 let [to, a] = self.exactly(operands)?;
                 let a = self.source(a, ty)?;
                 if let Some(to) = self.predicate_target(to)? {
-                    self.push(Operation::TestFinite { kind, ty, to, a });
+                    self.push(Test::FloatClass { kind, ty, to, a });
                 }
             }
             "and" | "or" | "xor" | "not" if words.last_type() == Some(Type::Pred) => {
@@ -84,7 +85,7 @@ impl Decoder<'_> {
             single => (self.predicate_target(single)?, None),
         };
         let (a, b) = (self.source(a, ty)?, self.source(b, ty)?);
-        self.push(Operation::Compare(Box::new(Compare { ty, relation, a, b, to, second, combine, flush })));
+        self.push(Test::Compare(Box::new(Compare { ty, relation, a, b, to, second, combine, flush })));
         Ok(())
     }
 
@@ -106,7 +107,7 @@ impl Decoder<'_> {
         let (a, b) = (self.source(a, ty)?, self.source(b, ty)?);
         let to = self.target(to, self.width(to_type)?)?;
         let compare = Compare { ty, relation, a, b, to: None, second: None, combine, flush };
-        self.push(Operation::SetMask { compare: Box::new(compare), to, one });
+        self.push(Test::SetMask { compare: Box::new(compare), to, one });
         Ok(())
     }
 
@@ -134,7 +135,7 @@ impl Decoder<'_> {
             _ => return self.fail("an operation on predicates has a wrong number of operands"),
         };
         if let Some(to) = self.predicate_target(to)? {
-            self.push(Operation::Predicate { logic, to, a, b });
+            self.push(Test::Predicate { logic, to, a, b });
         }
         Ok(())
     }
@@ -143,7 +144,7 @@ impl Decoder<'_> {
     pub(super) fn copy_predicate(&mut self, to: &Operand, from: &Operand) -> Decoded<()> {
         let from = self.predicate(from)?;
         if let Some(to) = self.predicate_target(to)? {
-            self.push(Operation::Predicate { logic: Logic::Or, to, a: from, b: from });
+            self.push(Test::Predicate { logic: Logic::Or, to, a: from, b: from });
         }
         Ok(())
     }

@@ -2,7 +2,8 @@
 
 use super::words::Words;
 use super::{Binding, Decoded, Decoder, FunctionNames};
-use crate::code::instruction::{BarrierKind, Operation, PredicateRef, Width};
+use crate::code::instruction::{Control, Operation, Together};
+use crate::code::kinds::{BarrierKind, PredicateRef, Width};
 use crate::ptx::{Operand, Space, Type};
 
 impl Decoder<'_> {
@@ -13,16 +14,16 @@ impl Decoder<'_> {
                 let [target] = self.exactly(operands)?;
                 let Operand::Name(name) = target else { return self.fail("`bra` wants a label") };
                 self.branches.push((self.code.instructions.len(), vec![name.clone()]));
-                self.push(Operation::Branch { target: 0 });
+                self.push(Control::Branch { target: 0 });
             }
             "brx" => self.branch_table(words, operands)?,
             "call" => self.call(words, operands)?,
             "ret" => {
                 words.take("uni");
-                self.push(Operation::Return);
+                self.push(Control::Return);
             }
-            "exit" => self.push(Operation::Exit),
-            "trap" | "brkpt" => self.push(Operation::Trap),
+            "exit" => self.push(Control::Exit),
+            "trap" | "brkpt" => self.push(Control::Trap),
             "bar" | "barrier" => self.barrier(words, operands)?,
             // Waiting and hints: an emulated warp has nothing to gain from them.
             "nanosleep" | "pmevent" | "griddepcontrol" | "setmaxnreg" => {
@@ -44,7 +45,7 @@ impl Decoder<'_> {
         };
         let index = self.source(index, Type::U32)?;
         self.branches.push((self.code.instructions.len(), targets));
-        self.push(Operation::BranchTable { targets: Box::new([]), index });
+        self.push(Control::BranchTable { targets: Box::new([]), index });
         Ok(())
     }
 
@@ -63,7 +64,7 @@ impl Decoder<'_> {
             Some(FunctionNames { index: Some(index) }) => *index,
             // A failed assertion ends the kernel, as the device's own library would.
             Some(FunctionNames { index: None }) if name == "__assertfail" => {
-                self.push(Operation::Trap);
+                self.push(Control::Trap);
                 return Ok(());
             }
             Some(FunctionNames { index: None }) => {
@@ -76,7 +77,7 @@ impl Decoder<'_> {
         };
         let arguments = self.call_fields(arguments)?;
         let results = self.call_fields(results)?;
-        self.push(Operation::Call { function, arguments, results });
+        self.push(Control::Call { function, arguments, results });
         Ok(())
     }
 
@@ -99,7 +100,7 @@ impl Decoder<'_> {
             words.expect(&[("sync", ())])?;
             let [lanes] = self.exactly(operands)?;
             let lanes = self.source(lanes, Type::U32)?;
-            self.push(Operation::WarpBarrier { lanes });
+            self.push(Together::WarpBarrier { lanes });
             return Ok(());
         }
         let what = words.expect(&[("sync", 0), ("arrive", 1), ("red", 2)])?;
@@ -149,7 +150,7 @@ impl Decoder<'_> {
             _ => return self.fail("a barrier has a wrong number of operands"),
         };
         let barrier = self.source(barrier, Type::U32)?;
-        self.push(Operation::Barrier { kind, barrier, threads, by, to, to_predicate });
+        self.push(Control::Barrier { kind, barrier, threads, by, to, to_predicate });
         Ok(())
     }
 }

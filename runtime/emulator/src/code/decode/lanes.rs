@@ -3,9 +3,8 @@
 use super::words::Words;
 use super::{Decoded, Decoder};
 use crate::code::Slot;
-use crate::code::instruction::{
-    IntegerKind, MatrixForm, MatrixProduct, Operation, ShuffleKind, Sign, VoteKind, Width,
-};
+use crate::code::instruction::Together;
+use crate::code::kinds::{IntegerKind, MatrixForm, MatrixProduct, ShuffleKind, Sign, VoteKind, Width};
 use crate::ptx::{Operand, Type};
 
 impl Decoder<'_> {
@@ -19,7 +18,7 @@ impl Decoder<'_> {
                 words.expect(&[("b32", ())])?;
                 let [to] = self.exactly(operands)?;
                 let to = self.target(to, Width::Word)?;
-                self.push(Operation::ActiveMask { to });
+                self.push(Together::ActiveMask { to });
             }
             "elect" => self.elect(words, operands)?,
             "mma" => self.matrix_product(words, operands)?,
@@ -30,7 +29,7 @@ impl Decoder<'_> {
                 let [to, from] = self.exactly(operands)?;
                 let from = self.source(from, Type::B32)?;
                 let to = self.target(to, Width::Word)?;
-                self.push(Operation::TransposeMatrix { to, from });
+                self.push(Together::TransposeMatrix { to, from });
             }
             _ => return Ok(false),
         }
@@ -54,7 +53,7 @@ impl Decoder<'_> {
         let (a, b) = (self.source(a, Type::B32)?, self.source(b, Type::U32)?);
         let (c, lanes) = (self.source(c, Type::U32)?, self.source(lanes, Type::U32)?);
         let to = self.target(to, Width::Word)?;
-        self.push(Operation::Shuffle { kind, to, inside, a, b, c, lanes });
+        self.push(Together::Shuffle { kind, to, inside, a, b, c, lanes });
         Ok(())
     }
 
@@ -72,12 +71,12 @@ impl Decoder<'_> {
         let Some(kind) = kind else {
             words.expect(&[("b32", ())])?;
             let to = self.target(to, Width::Word)?;
-            self.push(Operation::Ballot { to, by, lanes });
+            self.push(Together::Ballot { to, by, lanes });
             return Ok(());
         };
         words.expect(&[("pred", ())])?;
         if let Some(to) = self.predicate_target(to)? {
-            self.push(Operation::Vote { kind, to, by, lanes });
+            self.push(Together::Vote { kind, to, by, lanes });
         }
         Ok(())
     }
@@ -93,7 +92,7 @@ impl Decoder<'_> {
         };
         let (a, lanes) = (self.source(a, ty)?, self.source(lanes, Type::U32)?);
         let (to, width) = (self.target(to, Width::Word)?, self.width(ty)?);
-        self.push(Operation::Match { width, all, to, agree, a, lanes });
+        self.push(Together::Match { width, all, to, agree, a, lanes });
         Ok(())
     }
 
@@ -112,7 +111,7 @@ impl Decoder<'_> {
         let [to, a, lanes] = self.exactly(operands)?;
         let (a, lanes) = (self.source(a, Type::B32)?, self.source(lanes, Type::U32)?);
         let to = self.target(to, Width::Word)?;
-        self.push(Operation::Reduce { kind, sign, to, a, lanes });
+        self.push(Together::Reduce { kind, sign, to, a, lanes });
         Ok(())
     }
 
@@ -125,7 +124,7 @@ impl Decoder<'_> {
         let lanes = self.source(lanes, Type::U32)?;
         let to = self.target(to, Width::Word)?;
         if let Some(chosen) = self.predicate_target(chosen)? {
-            self.push(Operation::Elect { to, chosen, lanes });
+            self.push(Together::Elect { to, chosen, lanes });
         }
         Ok(())
     }
@@ -166,7 +165,7 @@ impl Decoder<'_> {
             c: self.fragment(c, sums, |decoder, operand| decoder.source(operand, Type::F32))?,
             d: self.fragment(d, sums, |decoder, operand| decoder.target(operand, Width::Word))?,
         };
-        self.push(Operation::MatrixProduct(Box::new(product)));
+        self.push(Together::MatrixProduct(Box::new(product)));
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 
 use super::words::Words;
 use super::{Decoded, Decoder};
-use crate::code::instruction::{
-    AddressBase, AsyncCopy, Atomic, AtomicKind, MemoryAccess, Operation, Ordering, PredicateRef, Sign, Width,
+use crate::code::instruction::{Memory, Operation};
+use crate::code::kinds::{
+    AddressBase, AsyncCopy, Atomic, AtomicKind, MemoryAccess, Ordering, PredicateRef, Sign, Width,
 };
 use crate::ptx::{FunctionKind, Operand, Space, Type};
 
@@ -150,7 +151,7 @@ impl Decoder<'_> {
         }
         let (bytes, values) = (ty.bytes() as u8, values.into());
         let access = MemoryAccess { space, base, offset, bytes, sign, ordering, values };
-        self.push(Operation::Load(Box::new(access)));
+        self.push(Memory::Load(Box::new(access)));
         Ok(())
     }
 
@@ -167,7 +168,7 @@ impl Decoder<'_> {
         let (bytes, values) = (ty.bytes() as u8, values.into());
         let sign = Sign::Unsigned;
         let access = MemoryAccess { space, base, offset, bytes, sign, ordering, values };
-        self.push(Operation::Store(Box::new(access)));
+        self.push(Memory::Store(Box::new(access)));
         Ok(())
     }
 
@@ -201,24 +202,24 @@ impl Decoder<'_> {
             None => None,
         };
         let atomic = Atomic { kind, ty, space, base, offset, to, a, b };
-        self.push(Operation::Atomic(Box::new(atomic)));
+        self.push(Memory::Atomic(Box::new(atomic)));
         Ok(())
     }
 
     fn copy(&mut self, words: &mut Words<'_>, operands: &[Operand]) -> Decoded<()> {
         words.expect(&[("async", ())])?;
         if words.take("commit_group") {
-            self.push(Operation::AsyncCommit);
+            self.push(Memory::AsyncCommit);
             return Ok(());
         }
         if words.take("wait_all") {
-            self.push(Operation::AsyncWait { left: None });
+            self.push(Memory::AsyncWait { left: None });
             return Ok(());
         }
         if words.take("wait_group") {
             let [left] = self.exactly(operands)?;
             let left = Some(self.immediate(left)? as u32);
-            self.push(Operation::AsyncWait { left });
+            self.push(Memory::AsyncWait { left });
             return Ok(());
         }
         let through_all = words.expect(&[("ca", true), ("cg", false)])?;
@@ -251,7 +252,7 @@ impl Decoder<'_> {
             taken,
             ignore,
         };
-        self.push(Operation::AsyncCopy(Box::new(copy)));
+        self.push(Memory::AsyncCopy(Box::new(copy)));
         Ok(())
     }
 
@@ -276,9 +277,9 @@ impl Decoder<'_> {
             });
         }
         self.push(if loads {
-            Operation::LoadMatrix { to: slots.into(), transposed, base, offset }
+            Memory::LoadMatrix { to: slots.into(), transposed, base, offset }
         } else {
-            Operation::StoreMatrix { from: slots.into(), transposed, base, offset }
+            Memory::StoreMatrix { from: slots.into(), transposed, base, offset }
         });
         Ok(())
     }

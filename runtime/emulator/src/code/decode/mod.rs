@@ -11,7 +11,8 @@ mod moves;
 mod operands;
 mod words;
 
-use super::instruction::{Operation, Special, Width};
+use super::instruction::{Control, Operation};
+use super::kinds::{Special, Width};
 use super::{
     Code, Field, Instruction, LANES, PredicateRef, Program, SLOT_WORDS, STATIC_SHARED, SharedRegion, Slot,
 };
@@ -280,8 +281,9 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn push(&mut self, operation: Operation) {
+    fn push(&mut self, operation: impl Into<Operation>) {
         let (line, source, guard) = (self.line, self.source, self.guard);
+        let operation = operation.into();
         self.code.instructions.push(Instruction { operation, guard, line, source });
     }
 
@@ -319,14 +321,18 @@ impl Decoder<'_> {
                 targets.push(*target);
             }
             match self.code.instructions.get_mut(at).map(|instruction| &mut instruction.operation) {
-                Some(Operation::Branch { target }) => *target = targets.first().copied().unwrap_or(0),
-                Some(Operation::BranchTable { targets: table, .. }) => *table = targets.into(),
+                Some(Operation::Control(Control::Branch { target })) => {
+                    *target = targets.first().copied().unwrap_or(0)
+                }
+                Some(Operation::Control(Control::BranchTable { targets: table, .. })) => {
+                    *table = targets.into()
+                }
                 _ => return Err(PtxError::new(line, "bug in dtlc: a branch that is none")),
             }
         }
         // Control that runs off the end returns.
         self.guard = None;
-        self.push(Operation::Return);
+        self.push(Control::Return);
         let mut template = vec![0; self.next_slot as usize * SLOT_WORDS];
         for ((bits, width), slot) in &self.constants {
             let at = *slot as usize * SLOT_WORDS;

@@ -2,7 +2,8 @@
 
 use super::words::Words;
 use super::{Decoded, Decoder};
-use crate::code::instruction::{Convert, Operation, Rounding, Width};
+use crate::code::instruction::{Movement, Test};
+use crate::code::kinds::{Convert, Rounding, Width};
 use crate::ptx::{Operand, Space, Type};
 
 pub(super) const ROUNDINGS: [(&str, Rounding); 4] =
@@ -34,7 +35,7 @@ impl Decoder<'_> {
                 let window = self.window(space)?;
                 let from = self.source(from, Type::U64)?;
                 if let Some(to) = self.predicate_target(to)? {
-                    self.push(Operation::IsSpace { window, to, from });
+                    self.push(Test::IsSpace { window, to, from });
                 }
             }
             _ => return Ok(false),
@@ -58,7 +59,7 @@ impl Decoder<'_> {
                     let dropped = matches!(operand, Operand::Name(name) if name == "_");
                     slots.push(if dropped { None } else { Some(self.target(operand, part)?) });
                 }
-                self.push(Operation::Unpack { part, parts: slots.into(), from, whole: width });
+                self.push(Movement::Unpack { part, parts: slots.into(), from, whole: width });
             }
             (_, Operand::Vector(parts)) => {
                 let part = self.part(width, parts.len())?;
@@ -68,16 +69,16 @@ impl Decoder<'_> {
                     slots.push(self.source(operand, part_type)?);
                 }
                 let to = self.target(to, width)?;
-                self.push(Operation::Pack { part, parts: slots.into(), to, whole: width });
+                self.push(Movement::Pack { part, parts: slots.into(), to, whole: width });
             }
             (_, Operand::Name(name)) if name == "%clock" || name == "%clock64" || name == "%globaltimer" => {
                 let to = self.target(to, width)?;
-                self.push(Operation::Clock { width, to });
+                self.push(Movement::Clock { width, to });
             }
             _ => {
                 let from = self.source(from, ty)?;
                 let to = self.target(to, width)?;
-                self.push(Operation::Move { width, to, from });
+                self.push(Movement::Move { width, to, from });
             }
         }
         Ok(())
@@ -98,7 +99,7 @@ impl Decoder<'_> {
         let [to, a, b, by] = self.exactly(operands)?;
         let (a, b) = (self.source(a, ty)?, self.source(b, ty)?);
         let (by, to) = (self.predicate(by)?, self.target(to, width)?);
-        self.push(Operation::Select { width, to, a, b, by });
+        self.push(Movement::Select { width, to, a, b, by });
         Ok(())
     }
 
@@ -148,12 +149,12 @@ impl Decoder<'_> {
         let (slot, found) = self.target_of_any_width(to, width)?;
         if found == width {
             convert.to = slot;
-            self.push(Operation::Convert(Box::new(convert)));
+            self.push(Movement::Convert(Box::new(convert)));
             return Ok(());
         }
         convert.to = self.fresh(width);
         let (narrow, narrow_type) = (convert.to, convert.to_type);
-        self.push(Operation::Convert(Box::new(convert)));
+        self.push(Movement::Convert(Box::new(convert)));
         let to_type = match (found, narrow_type.is_signed()) {
             (Width::Half, true) => Type::S16,
             (Width::Half, false) => Type::U16,
@@ -164,7 +165,7 @@ impl Decoder<'_> {
         };
         let plain = Convert { to_type, from_type: narrow_type, to_integral: false, ..convert };
         let extend = Convert { saturate: false, to: slot, a: narrow, b: None, ..plain };
-        self.push(Operation::Convert(Box::new(extend)));
+        self.push(Movement::Convert(Box::new(extend)));
         Ok(())
     }
 
@@ -202,9 +203,9 @@ impl Decoder<'_> {
         let from = self.source(from, ty)?;
         let to = self.target(to, self.width(ty)?)?;
         self.push(if to_space {
-            Operation::FromGeneric { window, to, from }
+            Movement::FromGeneric { window, to, from }
         } else {
-            Operation::ToGeneric { window, to, from }
+            Movement::ToGeneric { window, to, from }
         });
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Operands to slots: registers of the right width, constants and special registers as registers, addresses.
 
 use super::{Binding, Decoded, Decoder};
-use crate::code::instruction::{AddressBase, Operation, PredicateRef, Special, Width};
+use crate::code::instruction::Movement;
+use crate::code::kinds::{AddressBase, PredicateRef, Special, Width};
 use crate::code::{LOCAL_WINDOW, Slot};
 use crate::ptx::{Address, Operand, Space, Type};
 
@@ -94,7 +95,7 @@ impl Decoder<'_> {
             (Width::Double, Width::Double) => Ok(slot),
             (Width::Double, _) => {
                 let to = self.fresh(Width::Word);
-                self.push(Operation::Narrow { to, from: slot });
+                self.push(Movement::Narrow { to, from: slot });
                 Ok(to)
             }
             // Lanes of 16 bits are read from the low half of 32.
@@ -111,12 +112,12 @@ impl Decoder<'_> {
             return self.constant(offset, width);
         }
         let to = self.fresh(Width::Double);
-        self.push(Operation::LocalAddress { to, offset });
+        self.push(Movement::LocalAddress { to, offset });
         if width == Width::Double {
             return to;
         }
         let narrow = self.fresh(Width::Word);
-        self.push(Operation::Narrow { to: narrow, from: to });
+        self.push(Movement::Narrow { to: narrow, from: to });
         narrow
     }
 
@@ -180,7 +181,7 @@ impl Decoder<'_> {
         let zero = self.constant(0, Width::Word);
         let to = self.fresh(Width::Double);
         let parts = vec![slot, zero].into();
-        self.push(Operation::Pack { part: Width::Word, parts, to, whole: Width::Double });
+        self.push(Movement::Pack { part: Width::Word, parts, to, whole: Width::Double });
         Ok(to)
     }
 
