@@ -50,6 +50,7 @@ pub fn check(program: &Program, bound: u32, tolerance: f64) {
     let expected = interpret(program, &arguments, &options).unwrap_or_else(|fault| panic!("{fault}"));
     let mut fused = program.clone();
     fuse(&mut fused);
+    start_collectives(&mut fused);
     let again = interpret_ranks(&fused, &arguments, &options)
         .unwrap_or_else(|fault| panic!("{fault}\n{}", text::print_step(&fused)));
     for (left, right) in expected.yields.iter().zip(&again.yields) {
@@ -91,9 +92,7 @@ pub fn run_twice(
 }
 
 fn start(fused: &Program) -> Result<Session, String> {
-    let mut fused = fused.clone();
-    start_collectives(&mut fused);
-    fused.memory = Some(plan_memory(&fused));
+    let fused = Program { memory: Some(plan_memory(fused)), ..fused.clone() };
     let features = TargetFeatures::host()?;
     let assembled = assemble(&fused, features).map_err(|error| error.to_string())?;
     let bytes = assembled.program.to_bytes().map_err(|error| error.to_string())?;

@@ -4,9 +4,9 @@ use crate::support::{Plan, broken_promises, compile, compiled, figures, file};
 use dtlc::pipeline::Mode;
 use dtlc_ir::interpret::Tensor;
 use dtlc_ir::{Op, Region, Role, text};
-use dtlc_passes::fuse;
 use dtlc_passes::memory::plan_memory;
 use dtlc_passes::partition::{PlacementErrorKind, plan_reshards};
+use dtlc_passes::{fuse, start_collectives};
 use dtlc_tests::backend::run;
 
 const MLP: &str = "
@@ -93,6 +93,7 @@ fn jax_21562_a_reshard_over_two_axes_replicates_nothing() {
     }
     assert!(!shown.contains("all_gather"), "{shown}");
     fuse(&mut program);
+    start_collectives(&mut program);
     let memory = plan_memory(&program);
     assert!(memory.arena_bytes <= 2 * end, "{} bytes at the peak\n{shown}", memory.arena_bytes);
     let dims: Vec<_> = program.dims.keys().map(|dim| (dim, 16)).collect();

@@ -7,7 +7,7 @@ use super::{Scheduled, Verified};
 use crate::fault::Fault;
 use crate::op::Op;
 use crate::program::{Inst, Program, Region, Value};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 /// Checks a program as code generation takes it.
 ///
@@ -29,44 +29,37 @@ pub fn scheduled(program: &Program) -> Result<Verified<'_, Scheduled>, Fault> {
     Ok(Verified::new(program))
 }
 
-/// Every collective of a region is waited for there, once, all its results together, and nothing but that reads
-/// what is in flight. `outer` is what is in flight around the region.
+/// Every collective of a region is waited for there, once, all its results together, and nothing else reads what it
+/// brings but through that. `outer` are the results of the collectives around the region.
 fn in_flight(program: &Program, region: &Region, outer: &FxHashSet<Value>) -> Result<(), String> {
-    let mut flying: FxHashMap<Value, &[Value]> = FxHashMap::default();
+    let mut started = outer.clone();
+    let mut flying: Vec<&[Value]> = Vec::new();
     for inst in &region.insts {
         if let Op::Done = inst.op {
-            let started = inst.args.first().and_then(|arg| flying.get(arg).copied());
-            if started != Some(&inst.args[..]) {
-                return Err("a done waits for all results of one collective".into());
-            }
-            flying.retain(|value, _| !inst.args.contains(value));
+            let waited = flying.iter().position(|results| **results == inst.args[..]);
+            flying.swap_remove(waited.ok_or("a done waits for all results of one collective")?);
             continue;
         }
-        landed(program, &flying, outer, &inst.args)?;
+        landed(program, &started, &inst.args)?;
         if let Op::Collective(_) = inst.op {
-            flying.extend(inst.results.iter().map(|&result| (result, &inst.results[..])));
+            started.extend(&inst.results);
+            flying.push(&inst.results);
         }
         if let Some(body) = inst.op.region() {
-            let around = outer.iter().chain(flying.keys()).copied().collect();
-            in_flight(program, body, &around)?;
+            in_flight(program, body, &started)?;
         }
     }
-    landed(program, &flying, outer, &region.yields)?;
-    match flying.keys().min() {
+    landed(program, &started, &region.yields)?;
+    match flying.iter().flat_map(|results| *results).next() {
         Some(&value) => Err(format!("nothing waits for %{}", program.display_value(value))),
         None => Ok(()),
     }
 }
 
-/// None of these values is in flight.
-fn landed(
-    program: &Program,
-    flying: &FxHashMap<Value, &[Value]>,
-    outer: &FxHashSet<Value>,
-    read: &[Value],
-) -> Result<(), String> {
-    match read.iter().find(|value| flying.contains_key(value) || outer.contains(value)) {
-        Some(&value) => Err(format!("%{} is read while it is in flight", program.display_value(value))),
+/// None of the values that are read is what a collective brings.
+fn landed(program: &Program, started: &FxHashSet<Value>, read: &[Value]) -> Result<(), String> {
+    match read.iter().find(|value| started.contains(value)) {
+        Some(&value) => Err(format!("%{} is read in flight", program.display_value(value))),
         None => Ok(()),
     }
 }

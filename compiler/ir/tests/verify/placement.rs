@@ -333,14 +333,14 @@ fn what_is_in_flight_is_waited_for_before_it_is_read() {
                     "%n: f32[B@dp, C] = fused %x forward (%i: f32[B@dp, C])",
                     &format!("%n: f32[B, C] = {read}"),
                 ),
-                "%f is read while it is in flight",
+                "%f is read in flight",
             ),
             (
                 params,
                 &change("yield %a", "%c: f32[B, C] = done %f forward yield %c"),
                 "waits for all results of one collective",
             ),
-            (params, &change("yield %a", "yield %f"), "%f"),
+            (params, &change("yield %a", "yield %f"), "%f is read in flight"),
             (
                 params,
                 "%f: f32[B, C] = all_gather[dp] %x because \"r\" forward yield %x",
@@ -364,7 +364,7 @@ fn what_is_in_flight_is_waited_for_before_it_is_read() {
                  }
                  %d: f32[B, C] = done %f forward
                  yield %s, %d",
-                "%f is read while it is in flight",
+                "%f is read in flight",
             ),
         ],
     );

@@ -60,7 +60,7 @@ impl Realiser<'_> {
     fn move_to_pin(&mut self, made: Value, value: Value, target: &Placement, phase: Phase) {
         let origin = self.program.values[value].origin;
         let need = Need { phase, origin, why: "by the placement that its type states".to_string() };
-        let op = Op::Reshard(self.reason_to_move(made, made, target, &need));
+        let op = Op::Reshard(self.reason_to_move(value, made, target, &need));
         self.program.values[value].ty.placement = target.clone();
         let (args, results) = (SmallVec::from_slice(&[made]), SmallVec::from_slice(&[value]));
         self.append(Inst { op, args, results, phase: self.phase_of_move(made, phase) });

@@ -55,6 +55,8 @@ fn plan_region(program: &mut Program, region: &mut Region, errors: &mut Vec<Plac
         };
         match plan(program, &inst, reason) {
             Ok(insts) => planned.extend(insts),
+            // Both directions of one value are one mistake.
+            Err(error) if errors.iter().any(|other| other.message == error.message) => {}
             Err(error) => errors.push(error),
         }
     }
