@@ -6,7 +6,7 @@
 //! A backend may differ from the truth by what rounding does. That is measured, not guessed: the program of `one` is
 //! interpreted with every result, every partial sum and every number within attention rounded to its type, up or down by
 //! chance, a few times over. Where types are as coarse as bf16 the program of `many` is so instead, rank by rank, as
-//! parts of sums that travel in bf16 are rounded before they cancel. The programs themselves are right to 1e-9 by then,
+//! parts of sums that travel in bf16 are rounded before they cancel. The programs themselves are held to 1e-9,
 //! so all that this shows is rounding.
 
 use super::coverage::Coverage;
@@ -22,8 +22,12 @@ use indexmap::IndexMap;
 
 use super::rng::Rng;
 
-/// What interpreting rank by rank may differ by in f64, relative.
+/// What interpreting rank by rank may differ by in f64, relative, besides what f64 rounds.
 const EXACT: f64 = 1e-9;
+/// The rounding of f64, in that of f32 and of bf16: it matters where a result is nothing else, as the sum of what has no
+/// mean is.
+const F64_OF_F32: f64 = 1.0 / (1u64 << 29) as f64;
+const F64_OF_BF16: f64 = 1.0 / (1u64 << 45) as f64;
 /// What a backend may differ by, relative, besides what is measured: two units in an f32's last place. Samples of a lone
 /// number, such as a loss, may all happen to be nearer.
 const UNITS: f64 = 2.0 / 8_388_608.0;
@@ -161,7 +165,16 @@ fn judge_mode(source: &str, mode: Mode, coverage: &mut Coverage) -> Result<Verdi
     }
     let coarse = one.values.values().any(|info| info.ty.dtype == DType::Bf16);
     let scales = scales(&truth);
-    let exact: Vec<f64> = scales.iter().map(|scale| EXACT * scale).collect();
+    let mut noise = vec![0.0f64; truth.len()];
+    for sample in 0..SAMPLES {
+        let rounding = Rounding::Chance(sample);
+        let rounded =
+            if coarse { interpreted_by_rank(&many, rounding)? } else { interpreted(&one, rounding)? };
+        noise.iter_mut().zip(differences(&truth, &rounded)).for_each(|(most, apart)| *most = most.max(apart));
+    }
+    let finer = if coarse { F64_OF_BF16 } else { F64_OF_F32 };
+    let exact: Vec<f64> =
+        scales.iter().zip(&noise).map(|(scale, noise)| EXACT * scale + ORDERS * finer * noise).collect();
     for (program, stage) in [(&many, "planned"), (&fused, "fused")] {
         let got = interpreted_by_rank(program, Rounding::None)
             .map_err(|(Stop::Bug(fault) | Stop::Refused(fault))| Stop::Bug(format!("{stage}: {fault}")))?;
@@ -171,13 +184,6 @@ fn judge_mode(source: &str, mode: Mode, coverage: &mut Coverage) -> Result<Verdi
                 format!("{text}\n{}", text::print_step(program)),
             ));
         }
-    }
-    let mut noise = vec![0.0f64; truth.len()];
-    for sample in 0..SAMPLES {
-        let rounding = Rounding::Chance(sample);
-        let rounded =
-            if coarse { interpreted_by_rank(&many, rounding)? } else { interpreted(&one, rounding)? };
-        noise.iter_mut().zip(differences(&truth, &rounded)).for_each(|(most, apart)| *most = most.max(apart));
     }
     let single: Vec<f64> =
         scales.iter().zip(&noise).map(|(scale, noise)| UNITS * scale + ORDERS * noise).collect();
