@@ -278,7 +278,7 @@ pub struct Collective {
     pub kind: CollectiveKind,
     /// The axes whose ranks take part, in mesh order.
     pub axes: SmallVec<[Axis; 2]>,
-    /// How partial results combine (for the kinds that reduce).
+    /// How partial results combine; a sum for the kinds that combine nothing.
     pub reduce: ReduceOp,
     /// One reason an argument.
     pub reasons: Vec<Reason>,

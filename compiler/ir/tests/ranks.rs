@@ -82,7 +82,7 @@ fn column_then_row_parallel_mlp_with_one_all_reduce() {
 fn sequence_parallel_gathers_and_scatters() {
     check(
         "%x: f32[B@dp, S@tp.0, D], %w1: f32[D, F@tp.0], %w2: f32[F@tp.0, D]",
-        "%xg: f32[B@dp, S, D] = all_gather[sum: tp.0] %x because \"r\" forward
+        "%xg: f32[B@dp, S, D] = all_gather[tp.0] %x because \"r\" forward
          %h: f32[B@dp, S, F@tp.0] = dot %xg, %w1 forward
          %p: f32[B@dp, S, D] partial(sum: tp.0) = dot %h, %w2 forward
          %y: f32[B@dp, S@tp.0, D] = reduce_scatter[sum: tp.0] %p because \"r\" forward
@@ -118,9 +118,9 @@ fn local_slices_all_to_alls_and_permutes() {
     check(
         "%x: f32[B@dp, S, F]",
         "%a: f32[B@dp, S@tp.0@tp.1, F] = local_slice %x forward
-         %b: f32[B@dp, S@tp.0, F@tp.1] = all_to_all[sum: tp.1] %a because \"r\" forward
-         %c: f32[B@dp, S@tp.0, F] = all_gather[sum: tp.1] %b because \"r\" forward
-         %d: f32[B@tp.0, S@dp, F] = permute[sum: dp, tp.0] %c because \"r\" forward
+         %b: f32[B@dp, S@tp.0, F@tp.1] = all_to_all[tp.1] %a because \"r\" forward
+         %c: f32[B@dp, S@tp.0, F] = all_gather[tp.1] %b because \"r\" forward
+         %d: f32[B@tp.0, S@dp, F] = permute[dp, tp.0] %c because \"r\" forward
          yield %b, %d",
     );
 }
@@ -186,7 +186,7 @@ fn padded_dimensions_are_masked() {
          %m: f32[B@dp, P@tp.0@tp.1] = select %in, %e, %zero forward
          %p: f32[B@dp] partial(sum: tp.0, sum: tp.1) = reduce_sum[P] %m forward
          %s: f32[B@dp] = all_reduce[sum: tp.0, tp.1] %p because \"r\" forward
-         %g: f32[B@dp, P] = all_gather[sum: tp.0, tp.1] %e because \"r\" forward
+         %g: f32[B@dp, P] = all_gather[tp.0, tp.1] %e because \"r\" forward
          yield %s, %g, %e",
     );
 }

@@ -176,7 +176,8 @@ fn collective(tables: &Tables, pair: Pair<'_>, reasons: Vec<Reason>) -> Result<C
     let mut collective = Collective { kind, axes: SmallVec::new(), reduce: ReduceOp::Sum, reasons };
     for part in pair.into_inner().skip(1) {
         match part.as_rule() {
-            Rule::reduce_op => collective.reduce = reduce_op(&part)?,
+            Rule::reduce_op if kind.reduces() => collective.reduce = reduce_op(&part)?,
+            Rule::reduce_op => return fail(&part, "this collective combines nothing"),
             _ => collective.axes.push(tables.axis(&part)?),
         }
     }

@@ -107,5 +107,7 @@ fn scan_text(program: &Program, scan: &Scan) -> String {
 fn collective_text(program: &Program, collective: &Collective) -> String {
     let axes: Vec<String> =
         collective.axes.iter().map(|&axis| super::print::axis_text(program, axis)).collect();
-    format!("{}: {}", collective.reduce.name(), axes.join(", "))
+    let reduce =
+        if collective.kind.reduces() { format!("{}: ", collective.reduce.name()) } else { String::new() };
+    format!("{reduce}{}", axes.join(", "))
 }

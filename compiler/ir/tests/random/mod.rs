@@ -194,8 +194,9 @@ impl Make {
     fn collective(&mut self) -> Collective {
         let reasons = (0..self.numbers.below(3)).map(|_| self.reason()).collect();
         let axes = (0..1 + self.numbers.below(2)).map(|_| self.axis()).collect();
+        let kind = self.numbers.pick(&CollectiveKind::ALL);
         let reduce = self.numbers.pick(&[ReduceOp::Sum, ReduceOp::Max]);
-        Collective { kind: self.numbers.pick(&CollectiveKind::ALL), axes, reduce, reasons }
+        Collective { kind, axes, reduce: if kind.reduces() { reduce } else { ReduceOp::Sum }, reasons }
     }
 
     fn scan(&mut self, depth: usize) -> Scan {

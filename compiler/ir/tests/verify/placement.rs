@@ -402,17 +402,13 @@ fn movements() {
     fails(whole, "f32[C@cp] = local_slice %s", "a local slice combines nothing");
 
     let r = "because \"r\"";
-    ok("f32[B@dp@tp, C]", &format!("f32[B@dp, C] = all_gather[sum: tp] %from {r}"));
-    ok("f32[B@dp, C@tp]", &format!("f32[B, C] = all_gather[sum: dp, tp] %from {r}"));
+    ok("f32[B@dp@tp, C]", &format!("f32[B@dp, C] = all_gather[tp] %from {r}"));
+    ok("f32[B@dp, C@tp]", &format!("f32[B, C] = all_gather[dp, tp] %from {r}"));
     let wrong = "this isn't what all_gather does to shards";
-    fails("f32[B@dp@tp, C]", &format!("f32[B@tp, C] = all_gather[sum: dp] %from {r}"), wrong);
-    fails("f32[B@dp, C]", &format!("f32[B, C] = all_gather[sum: tp] %from {r}"), wrong);
-    fails(whole, "f32[B, C@cp] = all_gather[sum: dp] %x", "one reason an argument");
-    fails(
-        "f32[B@dp, C@tp]",
-        &format!("f32[B, C] = all_gather[sum: tp, dp] %from {r}"),
-        "stand in mesh order",
-    );
+    fails("f32[B@dp@tp, C]", &format!("f32[B@tp, C] = all_gather[dp] %from {r}"), wrong);
+    fails("f32[B@dp, C]", &format!("f32[B, C] = all_gather[tp] %from {r}"), wrong);
+    fails(whole, "f32[B, C@cp] = all_gather[dp] %x", "one reason an argument");
+    fails("f32[B@dp, C@tp]", &format!("f32[B, C] = all_gather[tp, dp] %from {r}"), "stand in mesh order");
 
     ok(whole, &format!("f32[C@cp] partial(sum: tp) = all_reduce[sum: dp] %s {r}"));
     ok(whole, &format!("f32[C@cp] = all_reduce[sum: dp, tp] %s {r}"));
@@ -435,29 +431,25 @@ fn movements() {
     fails(whole, &format!("f32[C@cp] partial(sum: tp) = reduce_scatter[sum: dp] %s {r}"), wrong);
     fails(
         whole,
-        &format!("f32[C@cp] partial(sum: dp, sum: tp) = all_gather[sum: dp] %s {r}"),
+        &format!("f32[C@cp] partial(sum: dp, sum: tp) = all_gather[dp] %s {r}"),
         "makes nothing partial",
     );
 
-    ok("f32[B@dp, C]", &format!("f32[B, C@dp] = all_to_all[sum: dp] %from {r}"));
+    ok("f32[B@dp, C]", &format!("f32[B, C@dp] = all_to_all[dp] %from {r}"));
     let wrong = "this isn't what all_to_all does to shards";
-    fails("f32[B@dp, C]", &format!("f32[B, C] = all_to_all[sum: dp] %from {r}"), wrong);
-    fails("f32[B@dp@tp, C]", &format!("f32[B@tp, C@dp] = all_to_all[sum: dp] %from {r}"), wrong);
+    fails("f32[B@dp, C]", &format!("f32[B, C] = all_to_all[dp] %from {r}"), wrong);
+    fails("f32[B@dp@tp, C]", &format!("f32[B@tp, C@dp] = all_to_all[dp] %from {r}"), wrong);
 
-    ok("f32[B@dp@tp, C]", &format!("f32[B@tp@dp, C] = permute[sum: dp, tp] %from {r}"));
-    fails("f32[B@dp, C]", &format!("f32[B, C] = permute[sum: dp] %from {r}"), "what permute does to shards");
-    fails(
-        "f32[B@dp, C]",
-        &format!("f32[B@dp, C] = permute[sum: dp] %from {r}"),
-        "what permute does to shards",
-    );
+    ok("f32[B@dp@tp, C]", &format!("f32[B@tp@dp, C] = permute[dp, tp] %from {r}"));
+    fails("f32[B@dp, C]", &format!("f32[B, C] = permute[dp] %from {r}"), "what permute does to shards");
+    fails("f32[B@dp, C]", &format!("f32[B@dp, C] = permute[dp] %from {r}"), "what permute does to shards");
 }
 
 #[test]
 fn pads_nest_where_a_finer_split_is_gathered() {
     // P is 5: 2 a part over four ranks, 3 over two.
-    let partly = "%y: f32[P@dp] = all_gather[sum: tp] %x because \"r\" forward yield %y";
-    let wholly = "%y: f32[P] = all_gather[sum: dp, tp] %x because \"r\" forward yield %y";
+    let partly = "%y: f32[P@dp] = all_gather[tp] %x because \"r\" forward yield %y";
+    let wholly = "%y: f32[P] = all_gather[dp, tp] %x because \"r\" forward yield %y";
     let sliced = "%y: f32[P@dp@tp] = local_slice %x forward yield %y";
     refused(Stage::Sharded, &[("%x: f32[P@dp@tp]", partly, "the padded parts of `P`")]);
     refused(Stage::Sharded, &[("%x: f32[P@dp]", sliced, "the padded parts of `P`")]);
