@@ -16,6 +16,7 @@
 
 pub mod attention;
 pub mod collective;
+pub mod cuda;
 pub mod embedding;
 mod gemm;
 pub mod isa;

@@ -1,0 +1,60 @@
+//! The kernels for NVIDIA GPUs, as CUDA C++: from the descriptors of [`crate::signature`] to sources and the launches that do
+//! what the CPU's kernels do.
+//!
+//! A kernel is a `.cu` file beside this one, which computes with constants that are named after what they mean; a source is
+//! those constants with a descriptor's values, a prelude and the file. So a source is for one descriptor, and its sizes and
+//! strides are known when it is compiled; copies, fills and reductions take theirs as arguments, and have a source
+//! for each element type only. Sums are taken in an order that the descriptor alone decides; floats are never added by atomics.
+//!
+//! Neither compiles nor launches anything: whoever does gives arguments of eight bytes each, as [`DeviceArgument`] says.
+
+mod collective;
+mod source;
+
+pub use collective::{BlockReduction, Pattern, ReducedElement, copy_blocks, copy_rows, fill, reduce};
+
+/// What one operation does on a device: launches in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCall {
+    /// Device memory that the launches share and that has no value before and after; aligned to 256 bytes.
+    pub scratch_bytes: u64,
+    /// Each begins when the one before it is done. None where there is nothing to do.
+    pub launches: Vec<DeviceLaunch>,
+}
+
+/// One launch of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceLaunch {
+    /// The function. Two launches have the same name if, and only if, they have the same source.
+    pub name: String,
+    /// One translation unit of CUDA C++ with one `extern "C" __global__` function, `name`.
+    pub source: String,
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory; above 48 KiB a device must be told so ahead of the launch.
+    pub shared_bytes: u32,
+    /// The function's arguments, eight bytes each.
+    pub arguments: Vec<DeviceArgument>,
+}
+
+/// An argument of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceArgument {
+    /// The address of the operation's buffer with this number; each function here says which is which.
+    Pointer(u32),
+    /// The operation's integer with this number, known when it runs: an offset.
+    Integer(u32),
+    /// The address of this byte of scratch.
+    Scratch(u64),
+    /// A number that the descriptor decides.
+    Constant(i64),
+}
+
+impl DeviceCall {
+    /// A call of one launch without scratch.
+    fn of(launch: DeviceLaunch) -> Self {
+        Self { scratch_bytes: 0, launches: vec![launch] }
+    }
+}

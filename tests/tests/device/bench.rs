@@ -1,0 +1,104 @@
+//! Compiles the launches of a call, without warnings or spills, and runs them on an emulated device.
+
+use crate::library::nvrtc;
+use dtlc_codegen::cuda::nvrtc::{Architecture, Binary, Job};
+use dtlc_emulator::{
+    Argument, CudaDriver, DevicePointer, DriverError, Emulator, EmulatorOptions, LaunchShape, ModuleHandle,
+    ModuleImage, Stream,
+};
+use dtlc_kernels::cuda::{DeviceArgument, DeviceCall, DeviceLaunch};
+use std::collections::HashMap;
+
+/// An emulated device and the kernels that were compiled for it.
+pub struct Bench {
+    device: Emulator,
+    architecture: Architecture,
+    modules: HashMap<String, ModuleHandle>,
+}
+
+/// Where each buffer begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placing {
+    /// At a multiple of 256 bytes.
+    Aligned,
+    /// This many bytes behind one.
+    Behind(usize),
+}
+
+impl Bench {
+    /// A device that runs code for this architecture; none where NVRTC is missing.
+    pub fn new(architecture: Architecture) -> Option<Bench> {
+        nvrtc()?;
+        // A seeded endless loop should end soon.
+        let capability = match architecture {
+            Architecture::Sm80 => (8, 0),
+            Architecture::Sm90a => (9, 0),
+            Architecture::Sm100a => (10, 0),
+        };
+        let device =
+            Emulator::new(EmulatorOptions { budget: 1 << 24, capability, ..EmulatorOptions::default() });
+        Some(Bench { device, architecture, modules: HashMap::new() })
+    }
+
+    /// Runs a call; the buffers are its operands before and after.
+    pub fn run(
+        &mut self,
+        call: &DeviceCall,
+        buffers: &mut [Vec<u8>],
+        integers: &[i64],
+        placing: Placing,
+    ) -> Result<(), DriverError> {
+        let skipped = match placing {
+            Placing::Aligned => 0,
+            Placing::Behind(bytes) => bytes as u64,
+        };
+        let mut starts = Vec::new();
+        for buffer in buffers.iter() {
+            let start = self.device.allocate(skipped + buffer.len() as u64)?;
+            self.device.copy_to_device(start.offset(skipped), buffer, Stream::DEFAULT)?;
+            starts.push(start);
+        }
+        let scratch = self.device.allocate(call.scratch_bytes)?;
+        for launch in &call.launches {
+            let argument = |argument: &DeviceArgument| match *argument {
+                DeviceArgument::Pointer(buffer) => Argument::Pointer(starts[buffer as usize].offset(skipped)),
+                DeviceArgument::Integer(integer) => Argument::I64(integers[integer as usize]),
+                DeviceArgument::Scratch(byte) => Argument::Pointer(scratch.offset(byte)),
+                DeviceArgument::Constant(value) => Argument::I64(value),
+            };
+            self.launch(launch, &launch.arguments.iter().map(argument).collect::<Vec<_>>())?;
+        }
+        for (buffer, &start) in buffers.iter_mut().zip(&starts) {
+            self.device.copy_to_host(buffer, start.offset(skipped), Stream::DEFAULT)?;
+        }
+        starts.push(scratch);
+        starts.into_iter().try_for_each(|start: DevicePointer| self.device.free(start))
+    }
+
+    fn launch(&mut self, launch: &DeviceLaunch, arguments: &[Argument]) -> Result<(), DriverError> {
+        if !self.modules.contains_key(&launch.source) {
+            let binary = compiled(launch, self.architecture);
+            let image = ModuleImage { name: &launch.name, ptx: &binary.ptx, cubin: &[] };
+            self.modules.insert(launch.source.clone(), self.device.load(&image)?);
+        }
+        let kernel = self.device.kernel(self.modules[&launch.source], &launch.name)?;
+        let shape = LaunchShape { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes };
+        self.device.launch(kernel, shape, arguments, Stream::DEFAULT)
+    }
+}
+
+/// Compiles a launch's source, which must neither warn nor spill.
+pub fn compiled(launch: &DeviceLaunch, architecture: Architecture) -> Binary {
+    let nvrtc = nvrtc().expect("whoever gets here has it");
+    let source = &launch.source;
+    let binary =
+        nvrtc.compile(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"));
+    let report = binary.report();
+    let architecture = architecture.name();
+    assert_eq!(report.warnings, [""; 0], "{architecture}\n{source}");
+    let [kernel] = report.kernels.as_slice() else {
+        panic!("{architecture}: {} kernels\n{source}", report.kernels.len())
+    };
+    assert!(kernel.is_in_registers() && kernel.registers > 0, "{architecture}: {kernel:?}\n{source}");
+    binary
+}
