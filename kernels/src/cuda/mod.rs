@@ -9,9 +9,11 @@
 //! Neither compiles nor launches anything: whoever does gives arguments of eight bytes each, as [`DeviceArgument`] says.
 
 mod collective;
+mod matmul;
 mod source;
 
 pub use collective::{BlockReduction, Pattern, ReducedElement, copy_blocks, copy_rows, fill, reduce};
+pub use matmul::matmul;
 
 /// What one operation does on a device: launches in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -67,6 +67,16 @@ pub(super) fn stored(element: Element) -> &'static str {
     }
 }
 
+/// A literal with exactly this value, which is finite, and for people the decimal one.
+pub(super) fn float(value: f32) -> String {
+    let bits = value.to_bits();
+    let sign = if value.is_sign_negative() { "-" } else { "" };
+    let (exponent, fraction) = ((bits >> 23 & 0xff) as i32, bits & 0x7f_ffff);
+    // Subnormal numbers lack the leading bit and have the exponent of the smallest normal ones.
+    let mantissa = if exponent == 0 { fraction } else { fraction | 0x80_0000 };
+    format!("{sign}0x{mantissa:x}p{}f /* {value:?} */", exponent.max(1) - 150)
+}
+
 /// Blocks of a launch whose threads take what is left in turns, of `items` for a thread each at first.
 pub(super) fn linear_blocks(items: u64) -> u32 {
     items.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32
@@ -76,4 +86,16 @@ pub(super) fn linear_blocks(items: u64) -> u32 {
 fn digest(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::float;
+
+    #[test]
+    fn literals_are_exact() {
+        assert_eq!(float(1.0), "0x800000p-23f /* 1.0 */");
+        assert_eq!(float(-0.1), "-0xcccccdp-27f /* -0.1 */");
+        assert_eq!(float(1e-45), "0x1p-149f /* 1e-45 */");
+    }
 }

@@ -2,8 +2,9 @@
 //! seeded into their sources.
 
 #[path = "../../../compiler/codegen/tests/support/device.rs"]
-#[allow(dead_code, reason = "only the library is used")]
 mod library;
 
 mod bench;
 mod collective;
+mod matmul;
+mod tensor;

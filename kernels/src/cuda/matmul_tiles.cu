@@ -1,0 +1,157 @@
+// A matrix product on the ordinary cores: output[row, column] (+)= SCALE * sum over term of left[row, term] * right[term, column].
+//
+// A block of threads makes a tile of TILE_ROWS by TILE_COLUMNS of the output, TILE_TERMS terms at a time, through two pairs of
+// tiles in shared memory: while one is multiplied, the next is on its way in registers. A thread makes THREAD_ROWS by
+// THREAD_COLUMNS outputs; each is the sum of its terms in their order, in f32, so that nothing but the descriptor decides its bits.
+//
+// Left, Right and Output say where elements lie. A "line" is a row of the left operand or a column of the right one.
+
+constexpr int THREADS = TILE_ROWS / THREAD_ROWS * (TILE_COLUMNS / THREAD_COLUMNS);
+// Neighbours that a thread reads at once from shared memory.
+constexpr int QUAD = 4;
+
+// A tile of an operand in shared memory: all lines of a term beside each other.
+template <int LINES>
+struct Tile {
+    // Behind each term a gap, so that terms start in different banks.
+    float at[TILE_TERMS][LINES + QUAD];
+};
+
+// What this thread brings of a tile, on its way through registers.
+template <int LINES>
+struct Piece {
+    static constexpr int COUNT = LINES * TILE_TERMS / THREADS;
+    float at[COUNT];
+};
+
+// Which element of a tile is the one with this number in this thread's piece. Neighbouring threads take elements that are
+// neighbours in memory.
+template <class Operand, int LINES>
+DTL_INLINE void place_of(int number, int& line, int& term) {
+    const int element = number * THREADS + static_cast<int>(threadIdx.x);
+    line = Operand::TERMS_ARE_NEIGHBOURS ? element / TILE_TERMS : element % LINES;
+    term = Operand::TERMS_ARE_NEIGHBOURS ? element % TILE_TERMS : element / LINES;
+}
+
+// Reads this thread's piece of the tile at `first_line` and `first_term`; zeros outside of the operand.
+template <class Operand, int LINES>
+DTL_INLINE void read_piece(Piece<LINES>& piece, const typename Operand::Element* operand, int first_line, int first_term,
+                           int end_term) {
+#pragma unroll
+    for (int number = 0; number < Piece<LINES>::COUNT; ++number) {
+        int line, term;
+        place_of<Operand, LINES>(number, line, term);
+        line += first_line;
+        term += first_term;
+        const bool is_inside = line < Operand::LINES && term < end_term;
+        piece.at[number] =
+            is_inside ? widen(operand[line * Operand::LINE_STRIDE + Operand::of_term(static_cast<unsigned>(term))]) : 0.0f;
+    }
+}
+
+template <class Operand, int LINES>
+DTL_INLINE void store_piece(Tile<LINES>& tile, const Piece<LINES>& piece) {
+#pragma unroll
+    for (int number = 0; number < Piece<LINES>::COUNT; ++number) {
+        int line, term;
+        place_of<Operand, LINES>(number, line, term);
+        tile.at[term][line] = piece.at[number];
+    }
+}
+
+// The line of a tile that has this number among a thread's COUNT: quads of neighbours, as far apart as all threads' quads.
+template <int LINES, int COUNT>
+DTL_INLINE int line_of(int thread, int number) {
+    return number / QUAD * (LINES / (COUNT / QUAD)) + thread * QUAD + number % QUAD;
+}
+
+template <int LINES, int COUNT>
+DTL_INLINE void read_lines(float (&lines)[COUNT], const Tile<LINES>& tile, int thread, int term) {
+#pragma unroll
+    for (int number = 0; number < COUNT; number += QUAD) {
+        const float4 quad = *reinterpret_cast<const float4*>(&tile.at[term][line_of<LINES, COUNT>(thread, number)]);
+        lines[number] = quad.x;
+        lines[number + 1] = quad.y;
+        lines[number + 2] = quad.z;
+        lines[number + 3] = quad.w;
+    }
+}
+
+using Sums = float[THREAD_ROWS][THREAD_COLUMNS];
+
+DTL_INLINE void add_products(Sums& sums, const Tile<TILE_ROWS>& left, const Tile<TILE_COLUMNS>& right, int thread_row,
+                             int thread_column) {
+#pragma unroll
+    for (int term = 0; term < TILE_TERMS; ++term) {
+        float rows[THREAD_ROWS];
+        float columns[THREAD_COLUMNS];
+        read_lines<TILE_ROWS>(rows, left, thread_row, term);
+        read_lines<TILE_COLUMNS>(columns, right, thread_column, term);
+#pragma unroll
+        for (int row = 0; row < THREAD_ROWS; ++row) {
+#pragma unroll
+            for (int column = 0; column < THREAD_COLUMNS; ++column) {
+                sums[row][column] = __fmaf_rn(rows[row], columns[column], sums[row][column]);
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    KERNEL(const Left::Element* left, const Right::Element* right, Output::Element* output) {
+    __shared__ __align__(16) Tile<TILE_ROWS> left_tiles[2];
+    __shared__ __align__(16) Tile<TILE_COLUMNS> right_tiles[2];
+
+    // Blocks that follow each other share their columns.
+    constexpr int TILES_DOWN = (Left::LINES + TILE_ROWS - 1) / TILE_ROWS;
+    constexpr int TILES_ACROSS = (Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    const unsigned product = blockIdx.x / (TILES_DOWN * TILES_ACROSS);
+    const int first_row = static_cast<int>(blockIdx.x % TILES_DOWN) * TILE_ROWS;
+    const int first_column = static_cast<int>(blockIdx.x / TILES_DOWN % TILES_ACROSS) * TILE_COLUMNS;
+    left += Left::of_product(product);
+    right += Right::of_product(product);
+    output += Output::of_product(product);
+
+    constexpr int THREADS_ACROSS = TILE_COLUMNS / THREAD_COLUMNS;
+    const int thread_row = static_cast<int>(threadIdx.x) / THREADS_ACROSS;
+    const int thread_column = static_cast<int>(threadIdx.x) % THREADS_ACROSS;
+
+    Sums sums = {};
+    Piece<TILE_ROWS> left_piece;
+    Piece<TILE_COLUMNS> right_piece;
+    int current = 0;
+    read_piece<Left>(left_piece, left, first_row, 0, TERMS);
+    read_piece<Right>(right_piece, right, first_column, 0, TERMS);
+    store_piece<Left>(left_tiles[0], left_piece);
+    store_piece<Right>(right_tiles[0], right_piece);
+    __syncthreads();
+    for (int first_term = 0; first_term < TERMS; first_term += TILE_TERMS) {
+        const int next_term = first_term + TILE_TERMS;
+        const bool has_next = next_term < TERMS;
+        if (has_next) {
+            read_piece<Left>(left_piece, left, first_row, next_term, TERMS);
+            read_piece<Right>(right_piece, right, first_column, next_term, TERMS);
+        }
+        add_products(sums, left_tiles[current], right_tiles[current], thread_row, thread_column);
+        if (has_next) {
+            // The other pair was last read before the barrier that is behind all threads.
+            store_piece<Left>(left_tiles[1 - current], left_piece);
+            store_piece<Right>(right_tiles[1 - current], right_piece);
+            __syncthreads();
+            current = 1 - current;
+        }
+    }
+
+#pragma unroll
+    for (int row_number = 0; row_number < THREAD_ROWS; ++row_number) {
+        const int row = first_row + line_of<TILE_ROWS, THREAD_ROWS>(thread_row, row_number);
+#pragma unroll
+        for (int column_number = 0; column_number < THREAD_COLUMNS; ++column_number) {
+            const int column = first_column + line_of<TILE_COLUMNS, THREAD_COLUMNS>(thread_column, column_number);
+            if (row < Left::LINES && column < Right::LINES) {
+                store_output(output + row * Output::ROW_STRIDE + column * Output::COLUMN_STRIDE,
+                             sums[row_number][column_number]);
+            }
+        }
+    }
+}
