@@ -6,12 +6,12 @@ mod support;
 
 use dtlc_kernels::{
     isa::Isa,
-    signature::{Causality, Element, HeadStrides},
+    signature::{Causality, Element},
 };
 use support::{
     Numbers, Stored,
-    attention::{Case, Outputs, Shape, at},
-    rounding,
+    attention::{Case, Shape, at},
+    formula::F32_ERROR,
 };
 
 const PLAIN: Shape = Shape {
@@ -30,114 +30,14 @@ const PLAIN: Shape = Shape {
     element: Element::F32,
 };
 
-/// Sums in a tensor's layout, and the same sums with all terms taken as positive: what rounding errors are
-/// relative to.
-struct Sums {
-    values: Vec<f64>,
-    magnitudes: Vec<f64>,
-}
-
-impl Sums {
-    fn zeros(count: usize) -> Sums {
-        Sums { values: vec![0.0; count], magnitudes: vec![0.0; count] }
-    }
-
-    fn add(&mut self, index: usize, value: f64, magnitude: f64) {
-        self.values[index] += value;
-        self.magnitudes[index] += magnitude.abs();
-    }
-}
-
-/// Expected gradients.
-struct Gradients {
-    q: Sums,
-    k: Sums,
-    v: Sums,
-}
-
 /// Checks all outputs of the case on every instruction set, and that parts do not change their bits.
 fn check(case: &Case) {
     for &isa in Isa::available() {
         let outputs = case.run(isa, 1);
-        check_forward(case, &outputs);
-        let expected = gradients(case, &outputs.o);
-        check_close(&outputs.q_gradient, &expected.q, case.shape);
-        check_close(&outputs.k_gradient, &expected.k, case.shape);
-        check_close(&outputs.v_gradient, &expected.v, case.shape);
+        assert_eq!(case.difference(&outputs, F32_ERROR), None, "{:?}", case.shape);
         for parts in [2, 3] {
             assert!(case.run(isa, parts) == outputs, "{parts} parts differ: {:?}", case.shape);
         }
-    }
-}
-
-fn check_forward(case: &Case, outputs: &Outputs) {
-    let forward = &case.spec.forward;
-    let mut expected = Sums::zeros(outputs.o.len());
-    for query in case.queries() {
-        let (probabilities, _, lse) = case.softmax(query);
-        let given = outputs.lse.get(at(&forward.lse, query, 0));
-        assert!(
-            given == lse || (given - lse).abs() < 3e-6 * (1.0 + lse.abs()),
-            "{given} {lse} {:?}",
-            case.shape
-        );
-        for feature in 0..case.shape.value_dim {
-            let value = case.output(query, &probabilities, feature);
-            expected.add(at(&forward.o, query, feature), value, 1.0);
-        }
-    }
-    check_close(&outputs.o, &expected, case.shape);
-}
-
-/// The gradient by formula, in f64. It takes the outputs as they were stored, as the kernel does.
-fn gradients(case: &Case, o: &Stored) -> Gradients {
-    let shape = case.shape;
-    let forward = &case.spec.forward;
-    let sized = |strides: &HeadStrides, length: usize, features: usize| {
-        let last = [shape.batch - 1, shape.kv_heads - 1, shape.group - 1, length - 1];
-        Sums::zeros(at(strides, last, features - 1) + 1)
-    };
-    let mut sums = Gradients {
-        q: sized(&case.spec.q_gradient, shape.q_len, shape.head_dim),
-        k: sized(&case.spec.k_gradient, shape.k_len, shape.head_dim),
-        v: sized(&case.spec.v_gradient, shape.k_len, shape.value_dim),
-    };
-    for query in case.queries() {
-        let (probabilities, slopes, _) = case.softmax(query);
-        let o_gradient = |feature| case.o_gradient.get(at(&case.spec.o_gradient, query, feature));
-        let terms = |other: &dyn Fn(usize) -> f64| {
-            let products = (0..shape.value_dim).map(|feature| o_gradient(feature) * other(feature));
-            products.fold((0.0, 0.0), |(sum, magnitude), term| (sum + term, magnitude + term.abs()))
-        };
-        let delta = terms(&|feature| o.get(at(&forward.o, query, feature)));
-        for key in (0..shape.k_len).filter(|&key| probabilities[key] != 0.0) {
-            let key_at = [query[0], query[1], 0, key];
-            let probability = probabilities[key];
-            let p_gradient = terms(&|feature| case.v.get(at(&forward.v, key_at, feature)));
-            for feature in 0..shape.value_dim {
-                let term = probability * o_gradient(feature);
-                sums.v.add(at(&case.spec.v_gradient, key_at, feature), term, term);
-            }
-            let factor = probability * slopes[key] * f64::from(forward.scale);
-            let (value, magnitude) = (factor * (p_gradient.0 - delta.0), factor * (p_gradient.1 + delta.1));
-            for feature in 0..shape.head_dim {
-                let (q, k) =
-                    (case.q.get(at(&forward.q, query, feature)), case.k.get(at(&forward.k, key_at, feature)));
-                sums.q.add(at(&case.spec.q_gradient, query, feature), value * k, magnitude * k);
-                sums.k.add(at(&case.spec.k_gradient, key_at, feature), value * q, magnitude * q);
-            }
-        }
-    }
-    sums
-}
-
-/// Within 4e-6 of the sum of magnitudes, and the rounding of a stored element. Gaps must still be 0.
-fn check_close(given: &Stored, expected: &Sums, shape: Shape) {
-    assert_eq!(given.len(), expected.values.len());
-    for (index, (value, magnitude)) in expected.values.iter().zip(&expected.magnitudes).enumerate() {
-        let bound = 4e-6 * magnitude + 1.01 * rounding(given.element) * value.abs();
-        let error = (given.get(index) - value).abs();
-        assert!(error <= bound, "{} is not {value} within {bound}: {shape:?}", given.get(index));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Fills, copies and the reductions under collectives. Sizes are arguments, so all calls share a few sources.
 
-use super::source::{Source, THREADS, linear_blocks};
+use super::source::{Source, linear, stored};
 use super::{DeviceArgument, DeviceCall, DeviceLaunch};
 use crate::collective::{BlockCopy, Reduction};
 use crate::signature::{Element, InvalidSpec, require};
@@ -61,13 +61,22 @@ pub struct BlockReduction {
 
 /// Sets `bytes` bytes of buffer 0, a whole number of patterns.
 pub fn fill(pattern: Pattern, bytes: u64) -> DeviceCall {
+    match bytes {
+        0 => DeviceCall::default(),
+        _ => DeviceCall::of(fill_launch(pattern, DeviceArgument::Pointer(0), bytes)),
+    }
+}
+
+/// Sets `bytes` bytes at `target`, a whole number of patterns.
+pub(super) fn fill_launch(pattern: Pattern, target: DeviceArgument, bytes: u64) -> DeviceLaunch {
     let word = match pattern {
         Pattern::Byte(byte) => u32::from_ne_bytes([byte; 4]),
         Pattern::Half(half) => u32::from(half) | u32::from(half) << 16,
         Pattern::Word(word) => word,
     };
+    let sizes = [bytes, u64::from(word)];
     let source = Source::new().file(include_str!("fill.cu"));
-    linear("fill", source, bytes, bytes.div_ceil(16), 1, &[bytes, u64::from(word)])
+    linear("fill", source, bytes.div_ceil(16), with_sizes([target], &sizes))
 }
 
 /// Copies blocks from buffer 0 to buffer 1, which do not overlap.
@@ -83,7 +92,12 @@ pub fn copy_blocks(copy: &BlockCopy) -> DeviceCall {
         copy.destination_column_stride,
     ];
     let source = Source::new().file(include_str!("copy_blocks.cu"));
-    linear("copy_blocks", source, bytes, bytes.div_ceil(16), 2, &sizes.map(|size| size as u64))
+    if bytes == 0 {
+        return DeviceCall::default();
+    }
+    let pointers = [0, 1].map(DeviceArgument::Pointer);
+    let arguments = with_sizes(pointers, &sizes.map(|size| size as u64));
+    DeviceCall::of(linear("copy_blocks", source, bytes.div_ceil(16), arguments))
 }
 
 /// Copies `rows` rows of `row_bytes` bytes from buffer 0 to buffer 1; pitches are the bytes from row to row.
@@ -107,7 +121,7 @@ pub fn reduce(spec: &BlockReduction) -> Result<DeviceCall, InvalidSpec> {
     require(spec.sources > 0 && spec.targets > 0, "a reduction without sources or targets")?;
     require(spec.inner > 0 && spec.middle > 0, "a reduction of empty pieces")?;
     let (element, total) = match spec.element {
-        ReducedElement::Float(element) => (super::source::stored(element), "float"),
+        ReducedElement::Float(element) => (stored(element), "float"),
         ReducedElement::I32 => ("int", "int"),
         ReducedElement::U32 => ("unsigned", "unsigned"),
         ReducedElement::U8 => ("unsigned char", "unsigned char"),
@@ -140,7 +154,11 @@ pub fn reduce(spec: &BlockReduction) -> Result<DeviceCall, InvalidSpec> {
         spec.target_middle_stride,
     ];
     let stem = format!("reduce_{}_{}", element.replace(' ', "_"), reduction_name(spec.reduction));
-    Ok(linear(&stem, source, elements, elements.div_ceil(4), spec.sources + spec.targets, &sizes))
+    if elements == 0 {
+        return Ok(DeviceCall::default());
+    }
+    let pointers = (0..spec.sources + spec.targets).map(DeviceArgument::Pointer);
+    Ok(DeviceCall::of(linear(&stem, source, elements.div_ceil(4), with_sizes(pointers, &sizes))))
 }
 
 fn reduction_name(reduction: Reduction) -> &'static str {
@@ -175,19 +193,7 @@ fn combination(element: ReducedElement, reduction: Reduction) -> String {
     )
 }
 
-/// A call of one launch over `threads` threads, on buffers `0..pointers`; none where there are no `items`.
-fn linear(stem: &str, source: Source, items: u64, threads: u64, pointers: u32, sizes: &[u64]) -> DeviceCall {
-    if items == 0 {
-        return DeviceCall::default();
-    }
-    let (name, source) = source.finish(stem);
-    let constants = sizes.iter().map(|&size| DeviceArgument::Constant(size.cast_signed()));
-    DeviceCall::of(DeviceLaunch {
-        name,
-        source,
-        grid: [linear_blocks(threads), 1, 1],
-        block: [THREADS, 1, 1],
-        shared_bytes: 0,
-        arguments: (0..pointers).map(DeviceArgument::Pointer).chain(constants).collect(),
-    })
+fn with_sizes(pointers: impl IntoIterator<Item = DeviceArgument>, sizes: &[u64]) -> Vec<DeviceArgument> {
+    let sizes = sizes.iter().map(|&size| DeviceArgument::Constant(size.cast_signed()));
+    pointers.into_iter().chain(sizes).collect()
 }

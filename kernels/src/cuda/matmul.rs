@@ -46,6 +46,7 @@ pub fn matmul(spec: &MatmulSpec) -> Result<DeviceCall, InvalidSpec> {
         .constant("int", "THREAD_ROWS", tiles.thread_rows)
         .constant("int", "THREAD_COLUMNS", tiles.thread_columns)
         .file(include_str!("output.cuh"))
+        .file(include_str!("tiles.cuh"))
         .file(include_str!("matmul_tiles.cu"));
     let stem = format!("matmul_tiles_{}x{}x{}", spec.m, spec.n, spec.k());
     let (name, source) = source.finish(&stem);

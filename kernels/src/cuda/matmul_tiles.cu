@@ -4,19 +4,9 @@
 // tiles in shared memory: while one is multiplied, the next is on its way in registers. A thread makes THREAD_ROWS by
 // THREAD_COLUMNS outputs; each is the sum of its terms in their order, in f32, so that nothing but the descriptor decides its bits.
 //
-// Left, Right and Output say where elements lie. A "line" is a row of the left operand or a column of the right one.
+// Left, Right and Output say where elements lie.
 
 constexpr int THREADS = TILE_ROWS / THREAD_ROWS * (TILE_COLUMNS / THREAD_COLUMNS);
-// Neighbours that a thread reads at once from shared memory.
-constexpr int QUAD = 4;
-
-// A tile of an operand in shared memory: all lines of a term beside each other.
-template <int LINES>
-struct Tile {
-    // Behind each term a gap, so that terms start in different banks.
-    float at[TILE_TERMS][LINES + QUAD];
-};
-
 // What this thread brings of a tile, on its way through registers.
 template <int LINES>
 struct Piece {
@@ -50,7 +40,7 @@ DTL_INLINE void read_piece(Piece<LINES>& piece, const typename Operand::Element*
 }
 
 template <class Operand, int LINES>
-DTL_INLINE void store_piece(Tile<LINES>& tile, const Piece<LINES>& piece) {
+DTL_INLINE void store_piece(Tile<TILE_TERMS, LINES>& tile, const Piece<LINES>& piece) {
 #pragma unroll
     for (int number = 0; number < Piece<LINES>::COUNT; ++number) {
         int line, term;
@@ -59,48 +49,10 @@ DTL_INLINE void store_piece(Tile<LINES>& tile, const Piece<LINES>& piece) {
     }
 }
 
-// The line of a tile that has this number among a thread's COUNT: quads of neighbours, as far apart as all threads' quads.
-template <int LINES, int COUNT>
-DTL_INLINE int line_of(int thread, int number) {
-    return number / QUAD * (LINES / (COUNT / QUAD)) + thread * QUAD + number % QUAD;
-}
-
-template <int LINES, int COUNT>
-DTL_INLINE void read_lines(float (&lines)[COUNT], const Tile<LINES>& tile, int thread, int term) {
-#pragma unroll
-    for (int number = 0; number < COUNT; number += QUAD) {
-        const float4 quad = *reinterpret_cast<const float4*>(&tile.at[term][line_of<LINES, COUNT>(thread, number)]);
-        lines[number] = quad.x;
-        lines[number + 1] = quad.y;
-        lines[number + 2] = quad.z;
-        lines[number + 3] = quad.w;
-    }
-}
-
-using Sums = float[THREAD_ROWS][THREAD_COLUMNS];
-
-DTL_INLINE void add_products(Sums& sums, const Tile<TILE_ROWS>& left, const Tile<TILE_COLUMNS>& right, int thread_row,
-                             int thread_column) {
-#pragma unroll
-    for (int term = 0; term < TILE_TERMS; ++term) {
-        float rows[THREAD_ROWS];
-        float columns[THREAD_COLUMNS];
-        read_lines<TILE_ROWS>(rows, left, thread_row, term);
-        read_lines<TILE_COLUMNS>(columns, right, thread_column, term);
-#pragma unroll
-        for (int row = 0; row < THREAD_ROWS; ++row) {
-#pragma unroll
-            for (int column = 0; column < THREAD_COLUMNS; ++column) {
-                sums[row][column] = __fmaf_rn(rows[row], columns[column], sums[row][column]);
-            }
-        }
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     KERNEL(const Left::Element* left, const Right::Element* right, Output::Element* output) {
-    __shared__ __align__(16) Tile<TILE_ROWS> left_tiles[2];
-    __shared__ __align__(16) Tile<TILE_COLUMNS> right_tiles[2];
+    __shared__ Tile<TILE_TERMS, TILE_ROWS> left_tiles[2];
+    __shared__ Tile<TILE_TERMS, TILE_COLUMNS> right_tiles[2];
 
     // Blocks that follow each other share their columns.
     constexpr int TILES_DOWN = (Left::LINES + TILE_ROWS - 1) / TILE_ROWS;
@@ -116,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int thread_row = static_cast<int>(threadIdx.x) / THREADS_ACROSS;
     const int thread_column = static_cast<int>(threadIdx.x) % THREADS_ACROSS;
 
-    Sums sums = {};
+    float sums[THREAD_ROWS][THREAD_COLUMNS] = {};
     Piece<TILE_ROWS> left_piece;
     Piece<TILE_COLUMNS> right_piece;
     int current = 0;
@@ -132,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             read_piece<Left>(left_piece, left, first_row, next_term, TERMS);
             read_piece<Right>(right_piece, right, first_column, next_term, TERMS);
         }
-        add_products(sums, left_tiles[current], right_tiles[current], thread_row, thread_column);
+        add_products(sums, left_tiles[current], 0, right_tiles[current], thread_row, thread_column);
         if (has_next) {
             // The other pair was last read before the barrier that is behind all threads.
             store_piece<Left>(left_tiles[1 - current], left_piece);

@@ -8,12 +8,19 @@
 //!
 //! Neither compiles nor launches anything: whoever does gives arguments of eight bytes each, as [`DeviceArgument`] says.
 
+mod attention;
 mod collective;
+mod embedding;
 mod matmul;
 mod source;
 
+pub use attention::{attention, attention_backward};
 pub use collective::{BlockReduction, Pattern, ReducedElement, copy_blocks, copy_rows, fill, reduce};
+pub use embedding::{scatter_add, take};
 pub use matmul::matmul;
+
+/// Bytes that pieces of scratch start at multiples of.
+const SCRATCH_ALIGNMENT: u64 = 256;
 
 /// What one operation does on a device: launches in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,12 +2,13 @@
 
 use std::fmt::{Display, Write};
 
+use super::{DeviceArgument, DeviceLaunch};
 use crate::signature::Element;
 
 const PRELUDE: &str = include_str!("prelude.cuh");
 
-/// Threads of a block of kernels without shared memory.
-pub(super) const THREADS: u32 = 256;
+/// Threads of a block of kernels whose blocks share nothing.
+const THREADS: u32 = 256;
 /// As many blocks of [`THREADS`] as fill the largest device; more would only be started later.
 const MOST_BLOCKS: u64 = 160 * 8;
 
@@ -21,9 +22,9 @@ impl Source {
         Self { text: format!("{PRELUDE}\n") }
     }
 
-    /// Defines a constant; `kind` is a type of C++.
+    /// Defines a constant, which a file need not use; `kind` is a type of C++.
     pub(super) fn constant(mut self, kind: &str, name: &str, value: impl Display) -> Self {
-        self.line(format_args!("constexpr {kind} {name} = {value};"));
+        self.line(format_args!("[[maybe_unused]] constexpr {kind} {name} = {value};"));
         self
     }
 
@@ -77,9 +78,16 @@ pub(super) fn float(value: f32) -> String {
     format!("{sign}0x{mantissa:x}p{}f /* {value:?} */", exponent.max(1) - 150)
 }
 
-/// Blocks of a launch whose threads take what is left in turns, of `items` for a thread each at first.
-pub(super) fn linear_blocks(items: u64) -> u32 {
-    items.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32
+/// A launch of `threads` threads, or of fewer that take what there is in turns.
+pub(super) fn linear(
+    stem: &str,
+    source: Source,
+    threads: u64,
+    arguments: Vec<DeviceArgument>,
+) -> DeviceLaunch {
+    let (name, source) = source.finish(stem);
+    let blocks = threads.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
+    DeviceLaunch { name, source, grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0, arguments }
 }
 
 /// 64 bits that differ between texts (FNV-1a).

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod attention;
+pub mod formula;
 
 use dtlc_kernels::signature::{Element, Part};
 use half::bf16;
@@ -76,6 +77,21 @@ impl Stored {
             Element::F32 => self.words[index] = (value as f32).to_bits(),
             Element::Bf16 => self.halves[index] = bf16::from_f64(value).to_bits(),
         }
+    }
+
+    /// The elements as they lie in memory.
+    pub fn bytes(&self) -> Vec<u8> {
+        let words = self.words.iter().flat_map(|word| word.to_ne_bytes());
+        words.chain(self.halves.iter().flat_map(|half| half.to_ne_bytes())).collect()
+    }
+
+    /// Elements that lie like this in memory.
+    pub fn of_bytes(element: Element, bytes: &[u8]) -> Stored {
+        let mut stored = Stored::zeros(element, bytes.len() / element.bytes());
+        let (words, halves) = (bytes.as_chunks::<4>().0, bytes.as_chunks::<2>().0);
+        stored.words.iter_mut().zip(words).for_each(|(to, from)| *to = u32::from_ne_bytes(*from));
+        stored.halves.iter_mut().zip(halves).for_each(|(to, from)| *to = u16::from_ne_bytes(*from));
+        stored
     }
 
     pub fn pointer(&self) -> *const u8 {

@@ -99,6 +99,6 @@ pub fn compiled(launch: &DeviceLaunch, architecture: Architecture) -> Binary {
     let [kernel] = report.kernels.as_slice() else {
         panic!("{architecture}: {} kernels\n{source}", report.kernels.len())
     };
-    assert!(kernel.is_in_registers() && kernel.registers > 0, "{architecture}: {kernel:?}\n{source}");
+    assert!(kernel.is_in_registers() && kernel.registers > 0, "{architecture}: {kernel:?}");
     binary
 }

@@ -1,13 +1,13 @@
 //! Fills, copies and reductions, against the CPU's and against plain loops.
 
 use crate::bench::{Bench, Placing, compiled};
+use crate::support::Numbers;
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::collective::{BlockCopy, Reduction, copy_blocks as copy_on_host, reduce as reduce_on_host};
 use dtlc_kernels::cuda::{BlockReduction, Pattern, ReducedElement, copy_blocks, copy_rows, fill, reduce};
 use dtlc_kernels::signature::Element;
-use dtlc_tests::random::rng::Rng;
 
-fn random_bytes(numbers: &mut Rng, count: usize) -> Vec<u8> {
+fn random_bytes(numbers: &mut Numbers, count: usize) -> Vec<u8> {
     (0..count).map(|_| numbers.below(256) as u8).collect()
 }
 
@@ -42,10 +42,10 @@ fn fills_of_every_pattern_length_and_alignment() {
 #[test]
 fn copies_of_blocks() {
     let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
-    let mut numbers = Rng::new(1);
+    let mut numbers = Numbers(1);
     for unit in [1, 2, 4, 16] {
         for (rows, columns, block) in [(1, 1, 0), (1, 1, 37), (3, 5, 2), (70, 3, 9), (5, 1, 300)] {
-            let gap = unit * numbers.below(3) as usize;
+            let gap = unit * numbers.below(3);
             let block_bytes = unit * block;
             let inner = block_bytes + gap;
             // The target is the other way round.
@@ -150,7 +150,7 @@ fn element_at(buffer: &[u8], bytes: usize, index: u64) -> &[u8] {
 }
 
 /// Random bytes as floats are of every size; sums that differ in order differ in bits.
-fn sources(numbers: &mut Rng, spec: &BlockReduction) -> Vec<Vec<u8>> {
+fn sources(numbers: &mut Numbers, spec: &BlockReduction) -> Vec<Vec<u8>> {
     let bytes = element_bytes(spec.element) * spec.range.end as usize;
     (0..spec.sources).map(|_| random_bytes(numbers, bytes)).collect()
 }
@@ -169,7 +169,7 @@ fn same(element: ReducedElement, found: &[u8], expected: &[u8]) -> bool {
 #[test]
 fn reductions_have_the_bits_of_the_cpus() {
     let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
-    let mut numbers = Rng::new(2);
+    let mut numbers = Numbers(2);
     let floats = [Element::F32, Element::Bf16].map(ReducedElement::Float);
     for element in floats.into_iter().chain([ReducedElement::I32, ReducedElement::U32, ReducedElement::U8]) {
         for how in [Reduction::Sum, Reduction::Maximum] {

@@ -4,7 +4,12 @@
 #[path = "../../../compiler/codegen/tests/support/device.rs"]
 mod library;
 
+#[path = "../../../kernels/tests/support/mod.rs"]
+mod support;
+
+mod attention;
 mod bench;
 mod collective;
+mod embedding;
 mod matmul;
 mod tensor;

@@ -1,12 +1,12 @@
 //! Matrix products of every layout, against the CPU's.
 
 use crate::bench::{Bench, Placing, compiled};
-use crate::tensor::{Scratch, Stored, difference, random_strides, rounding, strides};
+use crate::support::{Numbers, Scratch, Stored, rounding};
+use crate::tensor::{difference, magnitudes, random_strides, strides, untouched};
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::{DeviceCall, matmul};
 use dtlc_kernels::matmul::matmul as matmul_on_host;
 use dtlc_kernels::signature::{Accumulation, BatchLoop, ContractionLoop, Element, MatmulSpec, Part};
-use dtlc_tests::random::rng::Rng;
 
 /// Sizes of a product; layouts are drawn.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ pub struct Case {
 
 impl Case {
     /// Layouts and numbers at random.
-    pub fn random(shape: &Shape, numbers: &mut Rng) -> Case {
+    pub fn random(shape: &Shape, numbers: &mut Numbers) -> Case {
         let mut layouts = Vec::new();
         for extents in shape.extents() {
             layouts.push(random_strides(&extents, numbers));
@@ -72,7 +72,7 @@ impl Case {
     }
 
     /// Dense operands: A with its terms or its rows innermost, B with its terms or its columns, C with its columns or its rows.
-    pub fn dense(shape: &Shape, [a, b, c]: [Innermost; 3], numbers: &mut Rng) -> Case {
+    pub fn dense(shape: &Shape, [a, b, c]: [Innermost; 3], numbers: &mut Numbers) -> Case {
         let batches = shape.batch.len();
         let layouts: Vec<(Vec<isize>, usize)> = shape
             .extents()
@@ -91,7 +91,7 @@ impl Case {
         Case::with(shape, &layouts, numbers)
     }
 
-    fn with(shape: &Shape, layouts: &[(Vec<isize>, usize)], numbers: &mut Rng) -> Case {
+    fn with(shape: &Shape, layouts: &[(Vec<isize>, usize)], numbers: &mut Numbers) -> Case {
         let [(a, a_span), (b, b_span), (c, c_span)] = layouts else { panic!("three operands") };
         let batches = shape.batch.len();
         let batch = shape.batch.iter().enumerate().map(|(index, batch)| {
@@ -125,7 +125,7 @@ impl Case {
             scale: shape.scale,
         };
         let c = match shape.accumulation {
-            Accumulation::Overwrite => Stored::untouched(spec.c, *c_span),
+            Accumulation::Overwrite => untouched(spec.c, *c_span),
             Accumulation::Add => Stored::random(spec.c, *c_span, numbers),
         };
         let (a, b) = (Stored::random(spec.a, *a_span, numbers), Stored::random(spec.b, *b_span, numbers));
@@ -134,30 +134,29 @@ impl Case {
 
     /// The difference to the CPU's result, if there is one.
     pub fn judge(&self, call: &DeviceCall, bench: &mut Bench, placing: Placing) -> Option<String> {
-        let mut buffers = [&self.a, &self.b, &self.c].map(|stored| stored.bytes.clone());
+        let mut buffers = [&self.a, &self.b, &self.c].map(Stored::bytes);
         if let Err(error) = bench.run(call, &mut buffers, &[], placing) {
             return Some(error.to_string());
         }
-        let [_, _, found] = buffers;
-        let found = Stored { element: self.spec.c, bytes: found };
+        let found = Stored::of_bytes(self.spec.c, &buffers[2]);
         let mut expected = self.c.clone();
         on_host(&self.spec, &self.a, &self.b, &mut expected);
         difference(&found, &expected, &self.bounds())
     }
 
-    /// Twice the error of a sum of K products in f32, in any order: K + 2 roundings of the sum of magnitudes, K of products and sums,
-    /// one by the scale and one with what was there.
-    fn bounds(&self) -> Vec<f32> {
-        let mut spec = self.spec.clone();
-        spec.c = Element::F32;
-        spec.scale = spec.scale.abs();
-        let mut magnitudes = match spec.accumulation {
-            Accumulation::Overwrite => Stored::of(Element::F32, vec![0.0; self.c.values().len()]),
-            Accumulation::Add => Stored::of(Element::F32, self.c.values().into_iter().map(f32::abs)),
+    /// Twice the error of a sum of K products in f32, in any order: K + 2 roundings of the sum of magnitudes, K of products and
+    /// sums, one by the scale and one with what was there.
+    fn bounds(&self) -> Stored {
+        let spec = MatmulSpec { c: Element::F32, scale: self.spec.scale.abs(), ..self.spec.clone() };
+        let (a, b) = (magnitudes(&self.a, spec.a), magnitudes(&self.b, spec.b));
+        let mut sums = match spec.accumulation {
+            Accumulation::Overwrite => Stored::zeros(Element::F32, self.c.len()),
+            Accumulation::Add => magnitudes(&self.c, Element::F32),
         };
-        on_host(&spec, &self.a.magnitudes(), &self.b.magnitudes(), &mut magnitudes);
-        let roundings = 2.0 * (self.spec.k() + 2) as f32 * rounding(Element::F32);
-        magnitudes.values().into_iter().map(|magnitude| roundings * magnitude).collect()
+        on_host(&spec, &a, &b, &mut sums);
+        let roundings = 2.0 * (spec.k() + 2) as f64 * rounding(Element::F32);
+        (0..sums.len()).for_each(|index| sums.set(index, sums.get(index) * roundings));
+        sums
     }
 }
 
@@ -204,7 +203,7 @@ const OPERANDS: [Innermost; 2] = [Innermost::Lines, Innermost::Others];
 #[test]
 fn every_transpose_in_f32() {
     let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
-    let mut numbers = Rng::new(1);
+    let mut numbers = Numbers(1);
     for a in OPERANDS {
         for b in OPERANDS {
             for c in OPERANDS {
@@ -219,7 +218,7 @@ fn every_transpose_in_f32() {
 #[test]
 fn odd_sizes_batches_broken_contractions_and_every_type() {
     let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
-    let mut numbers = Rng::new(2);
+    let mut numbers = Numbers(2);
     let (f32, bf16) = (Element::F32, Element::Bf16);
     let shapes = [
         plain(1, 1, 1),
@@ -254,8 +253,7 @@ fn odd_sizes_batches_broken_contractions_and_every_type() {
 fn a_product_that_fills_a_device() {
     let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
     let shape = Shape { batch: vec![Batch::Both(16)], scale: 2.0, ..plain(130, 250, 21) };
-    let case =
-        Case::dense(&shape, [Innermost::Others, Innermost::Lines, Innermost::Others], &mut Rng::new(3));
+    let case = Case::dense(&shape, [Innermost::Others, Innermost::Lines, Innermost::Others], &mut Numbers(3));
     let call = matmul(&case.spec).expect("a valid descriptor");
     assert!(call.launches[0].source.contains("TILE_ROWS = 128"));
     check(&shape, &case, &mut bench, Placing::Aligned);
@@ -265,7 +263,7 @@ fn a_product_that_fills_a_device() {
 fn what_is_empty_is_not_launched() {
     for (m, n, batch) in [(0, 3, 1), (3, 0, 1), (3, 3, 0)] {
         let shape = Shape { batch: vec![Batch::Both(batch)], ..plain(m, n, 2) };
-        let case = Case::random(&shape, &mut Rng::new(4));
+        let case = Case::random(&shape, &mut Numbers(4));
         assert_eq!(matmul(&case.spec).expect("a valid descriptor"), DeviceCall::default());
     }
 }
@@ -275,7 +273,7 @@ fn products_compile_for_every_architecture() {
     if crate::library::nvrtc().is_none() {
         return;
     }
-    let mut numbers = Rng::new(5);
+    let mut numbers = Numbers(5);
     let shapes = [
         plain(64, 64, 64),
         Shape { batch: vec![Batch::Both(64)], ..plain(128, 128, 64) },

@@ -1,0 +1,26 @@
+// The part of attention's gradient that both of its kernels compute anew from queries, keys and log-sum-exps.
+
+// What all keys of a query have in common.
+struct QueryTerms {
+    float lse, delta;
+};
+
+DTL_INLINE QueryTerms terms_of(const float* lse, const float* delta, Head head, unsigned head_number, int query) {
+    const bool is_inside = query < Q_LEN;
+    return QueryTerms{is_inside ? lse[start_of<Lse>(head) + query * Lse::SEQUENCE_STRIDE] : 0.0f,
+                      is_inside ? delta[static_cast<long long>(head_number) * Q_LEN + query] : 0.0f};
+}
+
+// Makes of query · key the probability, and of value · gradient of the output the gradient of query · key * SCALE.
+DTL_INLINE void differentiate(float& score, float& gradient, const QueryTerms& query, bool is_seen) {
+    if (!is_seen) {
+        score = 0.0f;
+        gradient = 0.0f;
+        return;
+    }
+    const float capped = scaled_and_capped(score);
+    const float probability = expf(capped - query.lse);
+    const float ratio = HAS_CAP ? capped / CAP : 0.0f;
+    gradient = probability * (gradient - query.delta) * __fmaf_rn(-ratio, ratio, 1.0f);
+    score = probability;
+}

@@ -1,0 +1,121 @@
+//! Attention and its gradient by formula, in f64, and how far a kernel's results are from it.
+
+use dtlc_kernels::signature::HeadStrides;
+
+use super::{
+    Stored,
+    attention::{Case, Outputs, at},
+    rounding,
+};
+
+/// How far a kernel with sums in f32 may be off, relative to the sum of magnitudes.
+pub const F32_ERROR: f64 = 4e-6;
+
+/// Sums in a tensor's layout, and the same sums with all terms taken as positive: what rounding errors are
+/// relative to.
+struct Sums {
+    values: Vec<f64>,
+    magnitudes: Vec<f64>,
+}
+
+impl Sums {
+    fn zeros(count: usize) -> Sums {
+        Sums { values: vec![0.0; count], magnitudes: vec![0.0; count] }
+    }
+
+    fn add(&mut self, index: usize, value: f64, magnitude: f64) {
+        self.values[index] += value;
+        self.magnitudes[index] += magnitude.abs();
+    }
+
+    /// The first element that is off by more than `error` of the sum of magnitudes, and the rounding of a
+    /// stored element. Gaps must still be 0.
+    fn difference(&self, given: &Stored, error: f64) -> Option<String> {
+        assert_eq!(given.len(), self.values.len());
+        self.values.iter().zip(&self.magnitudes).enumerate().find_map(|(index, (value, magnitude))| {
+            let given_value = given.get(index);
+            let bound = error * magnitude + 1.01 * rounding(given.element) * value.abs();
+            let is_close = (given_value - value).abs() <= bound;
+            (!is_close).then(|| format!("{given_value} is not {value} within {bound} at {index}"))
+        })
+    }
+}
+
+/// Expected gradients.
+struct Gradients {
+    q: Sums,
+    k: Sums,
+    v: Sums,
+}
+
+impl Case {
+    /// What is wrong with a kernel's results, of which the log-sum-exps and the outputs, as they are stored,
+    /// are what its gradients are computed from.
+    pub fn difference(&self, outputs: &Outputs, error: f64) -> Option<String> {
+        let expected = gradients(self, &outputs.o);
+        self.forward_difference(outputs, error)
+            .or_else(|| expected.q.difference(&outputs.q_gradient, error).map(|text| format!("dq: {text}")))
+            .or_else(|| expected.k.difference(&outputs.k_gradient, error).map(|text| format!("dk: {text}")))
+            .or_else(|| expected.v.difference(&outputs.v_gradient, error).map(|text| format!("dv: {text}")))
+    }
+
+    fn forward_difference(&self, outputs: &Outputs, error: f64) -> Option<String> {
+        let forward = &self.spec.forward;
+        let mut expected = Sums::zeros(outputs.o.len());
+        for query in self.queries() {
+            let (probabilities, _, lse) = self.softmax(query);
+            let given = outputs.lse.get(at(&forward.lse, query, 0));
+            let is_close = given == lse || (given - lse).abs() < 0.75 * error * (1.0 + lse.abs());
+            if !is_close {
+                return Some(format!("lse: {given} is not {lse} at {query:?}"));
+            }
+            for feature in 0..self.shape.value_dim {
+                let value = self.output(query, &probabilities, feature);
+                expected.add(at(&forward.o, query, feature), value, 1.0);
+            }
+        }
+        expected.difference(&outputs.o, error).map(|text| format!("o: {text}"))
+    }
+}
+
+/// The gradient by formula, in f64. It takes the outputs as they were stored, as the kernel does.
+fn gradients(case: &Case, o: &Stored) -> Gradients {
+    let shape = case.shape;
+    let forward = &case.spec.forward;
+    let sized = |strides: &HeadStrides, length: usize, features: usize| {
+        let last = [shape.batch - 1, shape.kv_heads - 1, shape.group - 1, length - 1];
+        Sums::zeros(at(strides, last, features - 1) + 1)
+    };
+    let mut sums = Gradients {
+        q: sized(&case.spec.q_gradient, shape.q_len, shape.head_dim),
+        k: sized(&case.spec.k_gradient, shape.k_len, shape.head_dim),
+        v: sized(&case.spec.v_gradient, shape.k_len, shape.value_dim),
+    };
+    for query in case.queries() {
+        let (probabilities, slopes, _) = case.softmax(query);
+        let o_gradient = |feature| case.o_gradient.get(at(&case.spec.o_gradient, query, feature));
+        let terms = |other: &dyn Fn(usize) -> f64| {
+            let products = (0..shape.value_dim).map(|feature| o_gradient(feature) * other(feature));
+            products.fold((0.0, 0.0), |(sum, magnitude), term| (sum + term, magnitude + term.abs()))
+        };
+        let delta = terms(&|feature| o.get(at(&forward.o, query, feature)));
+        for key in (0..shape.k_len).filter(|&key| probabilities[key] != 0.0) {
+            let key_at = [query[0], query[1], 0, key];
+            let probability = probabilities[key];
+            let p_gradient = terms(&|feature| case.v.get(at(&forward.v, key_at, feature)));
+            for feature in 0..shape.value_dim {
+                let term = probability * o_gradient(feature);
+                sums.v.add(at(&case.spec.v_gradient, key_at, feature), term, term);
+            }
+            let factor = probability * slopes[key] * f64::from(forward.scale);
+            let (value, magnitude) = (factor * (p_gradient.0 - delta.0), factor * (p_gradient.1 + delta.1));
+            for feature in 0..shape.head_dim {
+                let (q, k) =
+                    (case.q.get(at(&forward.q, query, feature)), case.k.get(at(&forward.k, key_at, feature)));
+                sums.q.add(at(&case.spec.q_gradient, query, feature), value * k, magnitude * k);
+                sums.k.add(at(&case.spec.k_gradient, key_at, feature), value * q, magnitude * q);
+            }
+        }
+    }
+    sums
+}

@@ -1,0 +1,147 @@
+//! Flash attention forward and backward against the formula that the CPU's kernels are held to, as closely: odd lengths and heads,
+//! groups, windows, caps, offsets, queries that see nothing, both element types.
+
+use crate::bench::{Bench, Placing, compiled};
+use crate::support::attention::{Case, Outputs, Shape, at};
+use crate::support::formula::F32_ERROR;
+use crate::support::{Numbers, Stored};
+use crate::tensor::untouched;
+use dtlc_codegen::cuda::nvrtc::Architecture;
+use dtlc_kernels::cuda::{DeviceCall, attention, attention_backward};
+use dtlc_kernels::isa::Isa;
+use dtlc_kernels::signature::{Causality, Element, HeadStrides};
+
+/// One causal head.
+pub const PLAIN: Shape = Shape {
+    batch: 1,
+    kv_heads: 1,
+    group: 1,
+    q_len: 70,
+    k_len: 70,
+    head_dim: 16,
+    value_dim: 16,
+    q_offset: 0,
+    k_offset: 0,
+    causality: Causality::Causal,
+    window: None,
+    softcap: None,
+    element: Element::F32,
+};
+
+/// What is wrong with the results of the two calls, if anything is.
+pub fn judge(case: &Case, forward: &DeviceCall, backward: &DeviceCall, bench: &mut Bench) -> Option<String> {
+    let Shape { q_offset, k_offset, .. } = case.shape;
+    let (spec, shape) = (&case.spec, &case.shape);
+    // As large as those of the CPU.
+    let sized = case.run(Isa::detect(), 1);
+    let empty = |like: &Stored| untouched(like.element, like.len()).bytes();
+    let mut buffers =
+        vec![case.q.bytes(), case.k.bytes(), case.v.bytes(), empty(&sized.o), empty(&sized.lse)];
+    if let Err(error) = bench.run(forward, &mut buffers, &[q_offset, k_offset], Placing::Aligned) {
+        return Some(error.to_string());
+    }
+    buffers.push(case.o_gradient.bytes());
+    buffers.extend([&sized.q_gradient, &sized.k_gradient, &sized.v_gradient].map(empty));
+    if let Err(error) = bench.run(backward, &mut buffers, &[q_offset, k_offset], Placing::Aligned) {
+        return Some(error.to_string());
+    }
+    let query_rows = || [shape.batch, shape.kv_heads, shape.group, shape.q_len];
+    let key_rows = || [shape.batch, shape.kv_heads, 1, shape.k_len];
+    let result = |number: usize, like: &Stored, strides: &HeadStrides, rows: [usize; 4], features: usize| {
+        without_gaps(Stored::of_bytes(like.element, &buffers[number]), strides, rows, features)
+    };
+    let (head, value) = (shape.head_dim, shape.value_dim);
+    let outputs = Outputs {
+        o: result(3, &sized.o, &spec.forward.o, query_rows(), value),
+        lse: result(4, &sized.lse, &spec.forward.lse, query_rows(), 1),
+        q_gradient: result(6, &sized.q_gradient, &spec.q_gradient, query_rows(), head),
+        k_gradient: result(7, &sized.k_gradient, &spec.k_gradient, key_rows(), head),
+        v_gradient: result(8, &sized.v_gradient, &spec.v_gradient, key_rows(), value),
+    };
+    case.difference(&outputs, F32_ERROR)
+}
+
+/// The tensor with 0 where no element lies and nothing was written, as the CPU's results have it.
+fn without_gaps(
+    mut stored: Stored,
+    strides: &HeadStrides,
+    [batch, kv_heads, group, length]: [usize; 4],
+    features: usize,
+) -> Stored {
+    let mut is_gap = vec![true; stored.len()];
+    for row in 0..batch * kv_heads * group * length {
+        let (head, position) = (row / length, row % length);
+        let place = [head / (kv_heads * group), head / group % kv_heads, head % group, position];
+        (0..features).for_each(|feature| is_gap[at(strides, place, feature)] = false);
+    }
+    let nothing = untouched(stored.element, 1).bytes();
+    let bytes = stored.bytes();
+    for (index, element) in bytes.chunks(nothing.len()).enumerate() {
+        if is_gap[index] && element == nothing {
+            stored.set(index, 0.0);
+        }
+    }
+    stored
+}
+
+fn check(shape: Shape, bench: &mut Bench, numbers: &mut Numbers) {
+    let case = Case::random(shape, numbers);
+    let forward = attention(&case.spec.forward).expect("a valid descriptor");
+    let backward = attention_backward(&case.spec).expect("a valid descriptor");
+    if let Some(difference) = judge(&case, &forward, &backward, bench) {
+        panic!("{difference}\n{:?}", case.spec);
+    }
+}
+
+#[test]
+fn odd_shapes_of_every_kind() {
+    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    let mut numbers = Numbers(1);
+    let both = Causality::Bidirectional;
+    let long = Shape { q_len: 130, k_len: 130, ..PLAIN };
+    let narrow = Shape { element: Element::Bf16, ..PLAIN };
+    let shapes = [
+        Shape { q_len: 1, k_len: 1, head_dim: 1, value_dim: 1, ..PLAIN },
+        Shape { batch: 2, kv_heads: 2, group: 3, q_len: 33, k_len: 40, head_dim: 7, value_dim: 5, ..PLAIN },
+        Shape { head_dim: 24, value_dim: 20, window: Some(70), softcap: Some(2.0), ..long },
+        Shape { q_len: 65, causality: both, window: Some(30), q_offset: 50, k_offset: 3, ..long },
+        Shape { q_len: 20, k_len: 10, q_offset: -10, ..PLAIN },
+        Shape { k_len: 100, q_offset: 1000, k_offset: 940, group: 2, softcap: Some(0.7), ..PLAIN },
+        Shape { q_len: 9, k_len: 66, causality: both, head_dim: 130, value_dim: 70, ..PLAIN },
+        Shape { kv_heads: 2, group: 2, head_dim: 40, value_dim: 33, ..narrow },
+        Shape { window: Some(u64::MAX), causality: both, ..narrow },
+    ];
+    for shape in shapes {
+        check(shape, &mut bench, &mut numbers);
+    }
+}
+
+#[test]
+fn a_later_architecture() {
+    let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
+    let shape = Shape { group: 2, q_len: 65, k_len: 129, q_offset: 64, ..PLAIN };
+    check(shape, &mut bench, &mut Numbers(2));
+}
+
+#[test]
+fn attention_compiles_for_every_architecture() {
+    if crate::library::nvrtc().is_none() {
+        return;
+    }
+    let sizes = Shape { head_dim: 128, value_dim: 128, group: 2, ..PLAIN };
+    let shapes = [
+        sizes,
+        Shape { softcap: Some(30.0), window: Some(1000), element: Element::Bf16, ..sizes },
+        Shape { head_dim: 64, value_dim: 64, causality: Causality::Bidirectional, ..sizes },
+    ];
+    for shape in shapes {
+        let case = Case::random(shape, &mut Numbers(3));
+        let forward = attention(&case.spec.forward).expect("a valid descriptor");
+        let backward = attention_backward(&case.spec).expect("a valid descriptor");
+        for launch in forward.launches.iter().chain(&backward.launches) {
+            for architecture in Architecture::ALL {
+                compiled(launch, architecture);
+            }
+        }
+    }
+}
