@@ -1,11 +1,11 @@
-//! Hand-written CPU kernels: what a compiler should not generate from scratch.
+//! Hand-written kernels: what a compiler should not generate from scratch.
 //!
 //! Owns GEMM, flash attention, embedding take and its transpose, and the reductions and copies under
 //! collectives, each with a descriptor ([`signature`]) that the compiler writes into a program and the
 //! runtime hands back here. Sizes, strides and element types are in the descriptor; pointers, global offsets
 //! and the [`signature::Part`] of the work come at run time.
 //!
-//! Three rules hold for every kernel:
+//! [`cuda`] has the same kernels for GPUs, as sources and launches. Three rules hold for every kernel of the CPU:
 //!
 //! * No kernel allocates. Scratch comes from the caller; its size is a pure function of the descriptor, the
 //!   same on every host, so the memory plan includes it.

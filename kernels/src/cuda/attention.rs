@@ -85,6 +85,7 @@ impl<'a> Attention<'a> {
         let most = i32::MAX as usize / 4;
         require(spec.q_len <= most && spec.k_len <= most, "an attention longer than an index holds")?;
         require(spec.head_dim <= most && spec.value_dim <= most, "a head larger than an index holds")?;
+        require(spec.head_dim > 0, "an attention of queries without features")?;
         require(spec.scale.is_finite(), "an attention's scale is not finite")?;
         require(spec.softcap.is_none_or(f32::is_finite), "an attention's softcap is not finite")?;
         let mut tensors = vec![("Q", spec.q), ("K", spec.k), ("V", spec.v), ("O", spec.o), ("Lse", spec.lse)];

@@ -52,6 +52,7 @@ DTL_INLINE void multiply_rows(Scores& products, Chunks& chunks, const Rows<Left,
             products[row][column] = 0.0f;
         }
     }
+#pragma unroll 1
     for (int first_feature = 0; first_feature < FEATURES_OF_ROW; first_feature += CHUNK) {
         __syncthreads();
 #pragma unroll
@@ -66,9 +67,10 @@ DTL_INLINE void multiply_rows(Scores& products, Chunks& chunks, const Rows<Left,
     }
 }
 
-// Puts a thread's part of a tile of weights where all threads find it: a row's weights are a line, columns are the terms.
+// Puts a thread's part of a tile of weights where the others of its rows find it, which are of its warp: a row's weights are a line,
+// columns are the terms.
 DTL_INLINE void store_weights(Tile<COLUMNS, ROWS>& weights, const Scores& part) {
-    __syncthreads();
+    __syncwarp();
 #pragma unroll
     for (int column = 0; column < PART; ++column) {
 #pragma unroll
@@ -83,6 +85,7 @@ DTL_INLINE void store_weights(Tile<COLUMNS, ROWS>& weights, const Scores& part) 
 template <class Tensor, int FEATURES_OF_ROW>
 DTL_INLINE void add_weighted_rows(Outputs& outputs, const Tile<COLUMNS, ROWS>& weights, Tile<CHUNK, FEATURES>& chunk,
                                   const Rows<Tensor, FEATURES_OF_ROW>& rows, int first, int first_feature) {
+#pragma unroll 1
     for (int first_column = 0; first_column < COLUMNS; first_column += CHUNK) {
         __syncthreads();
 #pragma unroll

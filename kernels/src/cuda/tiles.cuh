@@ -34,7 +34,7 @@ DTL_INLINE void read_lines(float (&lines)[COUNT], const Tile<TERMS_OF_TILE, LINE
 template <int LEFT_TERMS, int TERMS_OF_TILE, int ROWS, int COLUMNS, int ROWS_OF_THREAD, int COLUMNS_OF_THREAD>
 DTL_INLINE void add_products(float (&sums)[ROWS_OF_THREAD][COLUMNS_OF_THREAD], const Tile<LEFT_TERMS, ROWS>& left, int first_left,
                              const Tile<TERMS_OF_TILE, COLUMNS>& right, int thread_row, int thread_column) {
-#pragma unroll
+#pragma unroll 8
     for (int term = 0; term < TERMS_OF_TILE; ++term) {
         float rows[ROWS_OF_THREAD];
         float columns[COLUMNS_OF_THREAD];

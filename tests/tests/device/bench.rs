@@ -13,7 +13,17 @@ use std::collections::HashMap;
 pub struct Bench {
     device: Emulator,
     architecture: Architecture,
+    sources: Sources,
     modules: HashMap<String, ModuleHandle>,
+}
+
+/// What is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sources {
+    /// Kernels as they are, which neither warn nor spill.
+    Sound,
+    /// Kernels with faults, which may do both.
+    Faulty,
 }
 
 /// Where each buffer begins.
@@ -28,6 +38,11 @@ pub enum Placing {
 impl Bench {
     /// A device that runs code for this architecture; none where NVRTC is missing.
     pub fn new(architecture: Architecture) -> Option<Bench> {
+        Bench::of(architecture, Sources::Sound)
+    }
+
+    /// The same for kernels of either kind.
+    pub fn of(architecture: Architecture, sources: Sources) -> Option<Bench> {
         nvrtc()?;
         // A seeded endless loop should end soon.
         let capability = match architecture {
@@ -37,7 +52,7 @@ impl Bench {
         };
         let device =
             Emulator::new(EmulatorOptions { budget: 1 << 24, capability, ..EmulatorOptions::default() });
-        Some(Bench { device, architecture, modules: HashMap::new() })
+        Some(Bench { device, architecture, sources, modules: HashMap::new() })
     }
 
     /// Runs a call; the buffers are its operands before and after.
@@ -77,7 +92,10 @@ impl Bench {
 
     fn launch(&mut self, launch: &DeviceLaunch, arguments: &[Argument]) -> Result<(), DriverError> {
         if !self.modules.contains_key(&launch.source) {
-            let binary = compiled(launch, self.architecture);
+            let binary = match self.sources {
+                Sources::Sound => compiled(launch, self.architecture),
+                Sources::Faulty => compile(launch, self.architecture),
+            };
             let image = ModuleImage { name: &launch.name, ptx: &binary.ptx, cubin: &[] };
             self.modules.insert(launch.source.clone(), self.device.load(&image)?);
         }
@@ -87,12 +105,16 @@ impl Bench {
     }
 }
 
-/// Compiles a launch's source, which must neither warn nor spill.
-pub fn compiled(launch: &DeviceLaunch, architecture: Architecture) -> Binary {
+fn compile(launch: &DeviceLaunch, architecture: Architecture) -> Binary {
     let nvrtc = nvrtc().expect("whoever gets here has it");
     let source = &launch.source;
-    let binary =
-        nvrtc.compile(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"));
+    nvrtc.compile(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"))
+}
+
+/// Compiles a launch's source, which must neither warn nor spill.
+pub fn compiled(launch: &DeviceLaunch, architecture: Architecture) -> Binary {
+    let source = &launch.source;
+    let binary = compile(launch, architecture);
     let report = binary.report();
     let architecture = architecture.name();
     assert_eq!(report.warnings, [""; 0], "{architecture}\n{source}");

@@ -112,22 +112,35 @@ impl Scatter {
 fn scatter_add_has_the_bits_of_the_cpus() {
     let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
     let mut numbers = Numbers(2);
-    let sizes = [(1, 1, 1, 0), (200, 10, 7, 0), (99, 9, 130, 9), (0, 3, 5, 0), (9, 0, 5, 0)];
-    let forms = [
-        (Element::F32, Element::F32, Accumulation::Overwrite),
-        (Element::F32, Element::F32, Accumulation::Add),
-        (Element::Bf16, Element::F32, Accumulation::Add),
-        (Element::Bf16, Element::Bf16, Accumulation::Overwrite),
-        (Element::F32, Element::Bf16, Accumulation::Add),
+    let sizes = [
+        (200, 10, 7, 0),
+        (99, 9, 130, 9),
+        (70, 5, 300, 2),
+        (60, 40, 20, 0),
+        (333, 4, 9, 1),
+        (1, 1, 1, 0),
+        (0, 3, 5, 0),
+        (9, 0, 5, 0),
     ];
-    for (source, output, accumulation) in forms {
-        for (tokens, vocabulary, width, offset) in sizes {
-            let spec = ScatterAddSpec { tokens, vocabulary, width, source, output, accumulation };
-            let case = Scatter::random(spec, offset, &mut numbers);
-            let call = scatter_add(&case.spec).expect("a valid descriptor");
-            if let Some(difference) = case.judge(&call, &mut bench) {
-                panic!("{:?}: {difference}", case.spec);
-            }
+    let (f32, bf16) = (Element::F32, Element::Bf16);
+    let (overwrite, add) = (Accumulation::Overwrite, Accumulation::Add);
+    let forms = [
+        (f32, f32, overwrite),
+        (f32, f32, add),
+        (bf16, f32, add),
+        (bf16, bf16, overwrite),
+        (f32, bf16, add),
+        (f32, f32, overwrite),
+        (bf16, f32, overwrite),
+        (f32, f32, overwrite),
+    ];
+    for ((source, output, accumulation), (tokens, vocabulary, width, offset)) in forms.into_iter().zip(sizes)
+    {
+        let spec = ScatterAddSpec { tokens, vocabulary, width, source, output, accumulation };
+        let case = Scatter::random(spec, offset, &mut numbers);
+        let call = scatter_add(&case.spec).expect("a valid descriptor");
+        if let Some(difference) = case.judge(&call, &mut bench) {
+            panic!("{:?}: {difference}", case.spec);
         }
     }
 }

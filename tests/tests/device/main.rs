@@ -11,5 +11,6 @@ mod attention;
 mod bench;
 mod collective;
 mod embedding;
+mod faults;
 mod matmul;
 mod tensor;

@@ -1,0 +1,250 @@
+//! Seeded faults: one thing in a source made wrong, and what must notice: a check of the emulator or the comparison. Each case
+//! without its fault passes first, so that it is the fault that is caught.
+
+use crate::attention::{PLAIN, judge as judge_attention};
+use crate::bench::{Bench, Placing, Sources};
+use crate::embedding::Scatter;
+use crate::matmul::{Batch, Case as Product, Innermost, Shape as ProductShape, plain};
+use crate::support::Numbers;
+use crate::support::attention::{Case as Attention, Shape};
+use dtlc_codegen::cuda::nvrtc::Architecture;
+use dtlc_kernels::collective::{BlockCopy, Reduction};
+use dtlc_kernels::cuda::{
+    BlockReduction, DeviceCall, Pattern, ReducedElement, attention, attention_backward, copy_blocks, fill,
+    matmul, reduce, scatter_add, take,
+};
+use dtlc_kernels::signature::{Accumulation, Causality, Element, ScatterAddSpec, TakeSpec};
+
+/// What is wrong in one launch: text, and what stands there instead.
+struct Fault {
+    launch: usize,
+    from: &'static str,
+    to: &'static str,
+}
+
+const fn fault(launch: usize, from: &'static str, to: &'static str) -> Fault {
+    Fault { launch, from, to }
+}
+
+/// Seeds each fault into a call and asks `judge` what it sees.
+fn catch(
+    call: &DeviceCall,
+    faults: &[Fault],
+    mut judge: impl FnMut(&DeviceCall, &mut Bench) -> Option<String>,
+) {
+    let Some(mut bench) = Bench::of(Architecture::Sm80, Sources::Faulty) else { return };
+    assert_eq!(judge(call, &mut bench), None);
+    for Fault { launch, from, to } in faults {
+        let mut faulty = call.clone();
+        let source = &mut faulty.launches[*launch].source;
+        assert_eq!(source.matches(from).count(), 1, "`{from}` in\n{source}");
+        *source = source.replace(from, to);
+        let seen = judge(&faulty, &mut bench);
+        assert!(seen.is_some(), "not caught: `{from}` became `{to}`");
+        println!("`{from}` became `{to}`: {}", seen.unwrap_or_default());
+    }
+}
+
+/// The first buffer that is not as the sound call leaves it: for kernels that are held to exact bits.
+fn judge_bits<'a>(
+    call: &'a DeviceCall,
+    buffers: &'a [Vec<u8>],
+    integers: &'a [i64],
+    placing: Placing,
+) -> impl FnMut(&DeviceCall, &mut Bench) -> Option<String> + 'a {
+    move |faulty, bench| {
+        let (mut expected, mut found) = (buffers.to_vec(), buffers.to_vec());
+        bench.run(call, &mut expected, integers, placing).unwrap_or_else(|error| panic!("{error}"));
+        if let Err(error) = bench.run(faulty, &mut found, integers, placing) {
+            return Some(error.to_string());
+        }
+        let differs = |(found, expected): (&Vec<u8>, &Vec<u8>)| found != expected;
+        let position = found.iter().zip(&expected).position(differs)?;
+        Some(format!("buffer {position} differs"))
+    }
+}
+
+#[test]
+fn in_products() {
+    let shape =
+        ProductShape { batch: vec![Batch::Both(2)], accumulation: Accumulation::Add, ..plain(70, 67, 35) };
+    let layout = [Innermost::Others, Innermost::Others, Innermost::Others];
+    let case = Product::dense(&shape, layout, &mut Numbers(1));
+    let call = matmul(&case.spec).expect("a valid descriptor");
+    let faults = [
+        fault(0, "right_piece);\n            __syncthreads();", "right_piece);"),
+        fault(0, "right_piece);\n    __syncthreads();", "right_piece);"),
+        fault(0, "left_tiles[1 - current], left_piece", "left_tiles[current], left_piece"),
+        fault(0, "line < Operand::LINES &&", "line <= Operand::LINES &&"),
+        fault(0, "term < end_term", "term <= end_term"),
+        fault(0, "row < Left::LINES && column", "row <= Left::LINES && column"),
+        fault(0, "LINES + QUAD]", "LINES + 1]"),
+        fault(0, "ACCUMULATES ? widen(*place) + product : product", "product"),
+        fault(0, "output += Output::of_product(product)", "output += Output::of_product(0)"),
+        fault(0, "row * Output::ROW_STRIDE", "row * Left::LINE_STRIDE"),
+        fault(0, "term += first_term;", ""),
+    ];
+    catch(&call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
+}
+
+#[test]
+fn in_embeddings() {
+    let spec = ScatterAddSpec {
+        tokens: 90,
+        vocabulary: 9,
+        width: 130,
+        source: Element::F32,
+        output: Element::F32,
+        accumulation: Accumulation::Overwrite,
+    };
+    let case = Scatter::random(spec, 3, &mut Numbers(2));
+    let call = scatter_add(&case.spec).expect("a valid descriptor");
+    let faults = [
+        fault(1, "middle[vector] =", "if (false) middle[vector] ="),
+        fault(2, "row >= 0 && row < VOCABULARY", "row < VOCABULARY"),
+        fault(2, "atomicMin", "atomicMax"),
+        fault(3, "token + lane < TOKENS &&", ""),
+        fault(3, "missing -= __popc(named)", "missing = 0"),
+        fault(3, "named &= named - 1", "named = 0"),
+        fault(3, "totals[number] += widen", "totals[number] = widen"),
+        fault(3, "number * 32 +", "number +"),
+        fault(3, "/ STRIPS;\n        const", "/ STRIPS / 2;\n        const"),
+    ];
+    catch(&call, &faults, |call, bench| case.judge(call, bench));
+
+    let spec = TakeSpec { tokens: 5, vocabulary: 3, width: 6, element: Element::F32 };
+    let ids: Vec<u8> = [2, 5, 0, 4, 1_u32].iter().flat_map(|id| id.to_le_bytes()).collect();
+    let buffers = [(0..72).collect(), ids, vec![0xee; 120]];
+    let call = take(&spec);
+    let faults = [
+        fault(0, "row < VOCABULARY", "row <= VOCABULARY"),
+        fault(0, "is_there ? reinterpret_cast", "true ? reinterpret_cast"),
+        fault(0, "table) | address(output) | ROW_BYTES) % 16 == 0", "table) | address(output)) % 16 == 0"),
+    ];
+    catch(&call, &faults, judge_bits(&call, &buffers, &[1], Placing::Aligned));
+}
+
+#[test]
+fn in_copies_and_reductions() {
+    let bytes = |count: usize| (0..count).map(|index| index as u8).collect::<Vec<u8>>();
+    let call = fill(Pattern::Half(0x1234), 50);
+    let faults = [
+        fault(0, "(0 - address(target)) % 16", "(0 - address(target)) % 8"),
+        fault(0, "byte < head", "byte + 1 < head"),
+        fault(0, "/ 16;\n    const long long tail", "/ 16 + 1;\n    const long long tail"),
+    ];
+    catch(&call, &faults, judge_bits(&call, &[vec![0; 53]], &[], Placing::Behind(6)));
+
+    let copy = BlockCopy {
+        rows: 2,
+        columns: 3,
+        block_bytes: 20,
+        destination_row_stride: 20,
+        destination_column_stride: 40,
+        source_row_stride: 60,
+        source_column_stride: 20,
+    };
+    let call = copy_blocks(&copy);
+    let faults = [
+        fault(0, "all % 16 == 0", "all % 4 == 0"),
+        fault(0, "row * blocks.target_row_stride", "row * blocks.source_row_stride"),
+        fault(0, "block % columns;", "block % columns / 2;"),
+    ];
+    catch(&call, &faults, judge_bits(&call, &[bytes(120), vec![0; 120]], &[], Placing::Aligned));
+
+    let spec = BlockReduction {
+        sources: 2,
+        targets: 2,
+        element: ReducedElement::U32,
+        reduction: Reduction::Sum,
+        range: 4..21,
+        inner: 4,
+        middle: 3,
+        source_outer_stride: 12,
+        source_middle_stride: 4,
+        target_outer_stride: 4,
+        target_middle_stride: 8,
+    };
+    let call = reduce(&spec).expect("a valid descriptor");
+    let faults = [
+        fault(0, "element < end;", "element <= end + 3;"),
+        fault(0, "middle_piece * block.target_middle", "middle_piece * block.source_middle"),
+        fault(0, "sizes % WIDTH == 0", "true"),
+        fault(0, "target < TARGETS; ++target) {\n            *", "target < 1; ++target) {\n            *"),
+        fault(0, "source == 0 ? value", "source <= 1 ? value"),
+    ];
+    let buffers = [bytes(96), bytes(96), vec![0; 96], vec![0; 96]];
+    catch(&call, &faults, judge_bits(&call, &buffers, &[], Placing::Aligned));
+}
+
+/// The launches of both directions as one call, with the forward's first.
+fn both_directions(case: &Attention) -> DeviceCall {
+    let mut call = attention(&case.spec.forward).expect("a valid descriptor");
+    let backward = attention_backward(&case.spec).expect("a valid descriptor");
+    call.launches.extend(backward.launches);
+    DeviceCall { scratch_bytes: backward.scratch_bytes, ..call }
+}
+
+fn judge_directions(case: &Attention, call: &DeviceCall, bench: &mut Bench) -> Option<String> {
+    let forward = DeviceCall { scratch_bytes: 0, launches: call.launches[..1].to_vec() };
+    let backward = DeviceCall { launches: call.launches[1..].to_vec(), ..*call };
+    judge_attention(case, &forward, &backward, bench)
+}
+
+#[test]
+fn in_attention() {
+    let shape = Shape {
+        kv_heads: 2,
+        group: 2,
+        q_len: 70,
+        k_len: 90,
+        q_offset: 13,
+        window: Some(30),
+        softcap: Some(1.5),
+        head_dim: 20,
+        ..PLAIN
+    };
+    let case = Attention::random(shape, &mut Numbers(3));
+    let faults = [
+        fault(0, "behind >= 0", "behind > 0"),
+        fault(0, "behind < WINDOW", "behind <= WINDOW"),
+        fault(0, "distance + queries.end, 0", "distance + queries.end - 20, 0"),
+        fault(0, "- WINDOW + 1, 0, end", "- WINDOW + 8, 0, end"),
+        fault(0, "number / GROUP % KV_HEADS", "number % KV_HEADS"),
+        fault(3, "__syncthreads();\n        add_products(outputs", "add_products(outputs"),
+        fault(
+            0,
+            "FEATURES_OF_ROW; first_feature += CHUNK) {\n        __syncthreads();",
+            "FEATURES_OF_ROW; first_feature += CHUNK) {",
+        ),
+        fault(0, "outputs[row][feature] *= decay;", ""),
+        fault(0, "running.sum[row] * decay +", "running.sum[row] +"),
+        fault(0, "position < count && feature < FEATURES_OF_ROW) {", "feature < FEATURES_OF_ROW) {"),
+        fault(
+            1,
+            "sum += __shfl_xor_sync(0xffffffffu, sum, distance);",
+            "sum += __shfl_xor_sync(0xffffu, sum, distance);",
+        ),
+        fault(2, "(gradient - query.delta)", "gradient"),
+        fault(2, "__fmaf_rn(-ratio, ratio, 1.0f)", "1.0f"),
+        fault(3, "keys.end - 1 + WINDOW", "keys.end - 40 + WINDOW"),
+        fault(3, "head_of(first_head + group)", "head_of(first_head)"),
+        fault(3, "store_weights(weights, gradients);", ""),
+    ];
+    catch(&both_directions(&case), &faults, |call, bench| judge_directions(&case, call, bench));
+}
+
+#[test]
+fn in_attention_without_a_mask() {
+    let shape = Shape { causality: Causality::Bidirectional, q_len: 9, k_len: 70, ..PLAIN };
+    let case = Attention::random(shape, &mut Numbers(4));
+    let faults = [
+        fault(0, "query < Q_LEN && key < K_LEN &&", "query < Q_LEN &&"),
+        fault(
+            0,
+            "int distance = 8; distance > 0; distance /= 2) {\n        x += ",
+            "int distance = 4; distance > 0; distance /= 2) {\n        x += ",
+        ),
+    ];
+    catch(&both_directions(&case), &faults, |call, bench| judge_directions(&case, call, bench));
+}
