@@ -92,11 +92,11 @@ impl Bench {
 
     fn launch(&mut self, launch: &DeviceLaunch, arguments: &[Argument]) -> Result<(), DriverError> {
         if !self.modules.contains_key(&launch.source) {
-            let binary = match self.sources {
-                Sources::Sound => compiled(launch, self.architecture),
-                Sources::Faulty => compile(launch, self.architecture),
+            let ptx = match self.sources {
+                Sources::Sound => compiled(launch, self.architecture).ptx,
+                Sources::Faulty => ptx(launch, self.architecture),
             };
-            let image = ModuleImage { name: &launch.name, ptx: &binary.ptx, cubin: &[] };
+            let image = ModuleImage { name: &launch.name, ptx: &ptx, cubin: &[] };
             self.modules.insert(launch.source.clone(), self.device.load(&image)?);
         }
         let kernel = self.device.kernel(self.modules[&launch.source], &launch.name)?;
@@ -105,16 +105,18 @@ impl Bench {
     }
 }
 
-fn compile(launch: &DeviceLaunch, architecture: Architecture) -> Binary {
+fn ptx(launch: &DeviceLaunch, architecture: Architecture) -> String {
     let nvrtc = nvrtc().expect("whoever gets here has it");
     let source = &launch.source;
-    nvrtc.compile(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"))
+    nvrtc.compile_ptx(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"))
 }
 
 /// Compiles a launch's source, which must neither warn nor spill.
 pub fn compiled(launch: &DeviceLaunch, architecture: Architecture) -> Binary {
+    let nvrtc = nvrtc().expect("whoever gets here has it");
     let source = &launch.source;
-    let binary = compile(launch, architecture);
+    let binary =
+        nvrtc.compile(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"));
     let report = binary.report();
     let architecture = architecture.name();
     assert_eq!(report.warnings, [""; 0], "{architecture}\n{source}");

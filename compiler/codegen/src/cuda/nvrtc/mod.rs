@@ -152,10 +152,23 @@ impl Nvrtc {
     /// # Errors
     /// The source does not compile, or a call fails.
     pub fn compile(&self, job: Job<'_>) -> Result<Binary, NvrtcError> {
+        self.compile_for(job, job.architecture.name().to_owned())
+    }
+
+    /// Compiles one file to PTX alone, in half the time: what an emulator needs. Nothing is said of registers and spills.
+    ///
+    /// # Errors
+    /// The source does not compile, or a call fails.
+    pub fn compile_ptx(&self, job: Job<'_>) -> Result<String, NvrtcError> {
+        let virtual_name = job.architecture.name().replace("sm_", "compute_");
+        self.compile_for(job, virtual_name).map(|binary| binary.ptx)
+    }
+
+    fn compile_for(&self, job: Job<'_>, target: String) -> Result<Binary, NvrtcError> {
         let options: Vec<String> = OPTIONS
             .iter()
             .map(|&option| option.to_owned())
-            .chain([format!("--gpu-architecture={}", job.architecture.name())])
+            .chain([format!("--gpu-architecture={target}")])
             .collect();
         let key = cache::key(self.version, &options, job.source);
         if let Some(kept) = self.cache.as_ref().and_then(|cache| cache.get(&key)) {
