@@ -3,20 +3,18 @@
 //! Takes a [`program::Program`] from the compiler or from a file. Links no code generator and
 //! knows neither the language nor the IR.
 
-mod code;
 mod collectives;
+mod cpu;
 pub mod error;
 mod executor;
 pub mod files;
 mod health;
 mod link;
-mod memory;
 pub mod program;
 mod random;
 pub mod session;
 mod shards;
 mod signal;
-mod team;
 pub mod tensor;
 pub mod train;
 

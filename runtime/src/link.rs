@@ -1,46 +1,45 @@
-//! Turns a program's instructions into those of one rank: addresses instead of buffers, mesh
-//! coordinates filled in, functions instead of kernel ids, seats instead of groups.
+//! Turns a program's instructions into those of one rank: mesh coordinates filled in, seats instead of groups, and what a
+//! backend makes of each operation.
 //!
-//! After linking, running a step allocates nothing and looks nothing up.
+//! After linking, running a step looks nothing up. Where a rank's memory lies is the backend's to know.
 
-use dtlc_kernels::signature::{
-    AttentionBackwardSpec, AttentionSpec, Element, MatmulSpec, ScatterAddSpec, TakeSpec,
-};
-use half::bf16;
-
-use crate::code::{KernelFunction, LoadedCode};
 use crate::collectives::groups::Groups;
 use crate::error::Result;
-use crate::memory::RankMemory;
+use crate::executor::{Backend, Point};
 use crate::program::{
-    Affine, AttentionBackwardCall, AttentionCall, BufferRef, Collective, CollectiveKind, DType, Instruction,
-    KernelCall, LocationId, LoopOrder, Operation, Part, Program, Space, Strides, Transfer, Variable,
+    Affine, BufferRef, Collective, CollectiveKind, DType, Instruction, LocationId, Loop, LoopOrder,
+    Operation, Program, Space, Transfer, Variable,
 };
+use dtlc_kernels::signature::Element;
 
-/// An address that moves with loop indices.
+/// A place in a rank's memory that moves with loop indices.
 #[derive(Debug)]
 pub struct Address {
-    /// Where it is with all loop indices 0.
-    pub base: *mut u8,
+    /// The space.
+    pub space: Space,
+    /// Bytes from its start with all loop indices 0.
+    offset: usize,
     /// Loop depth and bytes for each unit of that loop's index.
-    pub strides: Box<[(usize, usize)]>,
+    strides: Box<[(usize, usize)]>,
 }
 
-// SAFETY: an address by itself gives no access; who uses it says why that is right.
-unsafe impl Send for Address {}
-// SAFETY: as above.
-unsafe impl Sync for Address {}
+impl Address {
+    /// Bytes from the start of the space.
+    #[must_use]
+    pub fn at(&self, point: &Point) -> usize {
+        let moved = |offset: usize, &(depth, stride): &(usize, usize)| {
+            offset.wrapping_add(point.loops[depth] as usize * stride)
+        };
+        self.strides.iter().fold(self.offset, moved)
+    }
+}
 
 /// A variable that is still open after linking.
 #[derive(Clone, Copy, Debug)]
-pub enum OpenVariable {
-    /// Index of the loop at this depth.
+enum OpenVariable {
     LoopIndex(usize),
-    /// Number of the step.
     Step,
-    /// Lower half of the seed.
     SeedLow,
-    /// Upper half of the seed.
     SeedHigh,
 }
 
@@ -48,18 +47,33 @@ pub enum OpenVariable {
 #[derive(Debug)]
 pub struct Integer {
     /// Its constant part, with the rank's coordinates filled in.
-    pub constant: i64,
-    /// What is added.
-    pub terms: Box<[(OpenVariable, i64)]>,
+    constant: i64,
+    terms: Box<[(OpenVariable, i64)]>,
+}
+
+impl Integer {
+    /// Its value.
+    #[must_use]
+    pub fn at(&self, point: &Point) -> i64 {
+        self.terms.iter().fold(self.constant, |sum, &(variable, coefficient)| {
+            let value = match variable {
+                OpenVariable::LoopIndex(depth) => point.loops[depth],
+                OpenVariable::Step => point.numbers.step,
+                OpenVariable::SeedLow => point.numbers.seed & 0xffff_ffff,
+                OpenVariable::SeedHigh => point.numbers.seed >> 32,
+            };
+            sum.wrapping_add(coefficient.wrapping_mul(value as i64))
+        })
+    }
 }
 
 /// An instruction of one rank.
 #[derive(Debug)]
-pub struct Linked {
+pub struct Linked<O> {
     /// The source line that a fault names.
     pub location: LocationId,
     /// What to do.
-    pub operation: LinkedOperation,
+    pub operation: LinkedOperation<O>,
     /// The float tensors that it computes.
     pub floats: Box<[LinkedFloats]>,
 }
@@ -73,32 +87,6 @@ pub struct LinkedFloats {
     pub bytes: usize,
     /// Its type.
     pub dtype: DType,
-}
-
-/// A call of a generated kernel.
-#[derive(Debug)]
-pub struct LinkedKernel {
-    /// The function.
-    pub function: KernelFunction,
-    /// Iterations of its outermost loop.
-    pub extent: u64,
-    /// Fewest iterations worth a thread.
-    pub grain: u64,
-    /// Tensor operands.
-    pub pointers: Box<[Address]>,
-    /// Integer operands.
-    pub integers: Box<[Integer]>,
-}
-
-/// Rows of bytes to copy.
-#[derive(Debug)]
-pub struct LinkedCopy {
-    /// Where from.
-    pub source: Address,
-    /// Where to.
-    pub target: Address,
-    /// The rows, as one block of bytes.
-    pub rows: Transfer,
 }
 
 /// One tensor of a collective.
@@ -131,190 +119,41 @@ pub struct LinkedCollective {
 
 /// What a linked instruction does; see [`Operation`].
 #[derive(Debug)]
-pub enum LinkedOperation {
+pub enum LinkedOperation<O> {
     /// A loop at some depth.
-    Loop { count: u32, order: LoopOrder, depth: usize, body: Box<[Linked]> },
-    /// A generated kernel.
-    Kernel(LinkedKernel),
-    /// A matrix product.
-    Matmul { spec: MatmulSpec, a: Address, b: Address, c: Address },
-    /// Attention: q, k, v, o, lse.
-    Attention { spec: Box<AttentionSpec>, tensors: Box<[Address; 5]>, offsets: Box<[Integer; 2]> },
-    /// Its gradient: the same, then the gradients of o, q, k, v.
-    AttentionBackward {
-        spec: Box<AttentionBackwardSpec>,
-        tensors: Box<[Address; 9]>,
-        offsets: Box<[Integer; 2]>,
-    },
-    /// Rows by id.
-    Take { spec: TakeSpec, table: Address, ids: Address, output: Address, offset: Integer },
-    /// Its transpose.
-    ScatterAdd { spec: ScatterAddSpec, source: Address, ids: Address, output: Address, offset: Integer },
-    /// A copy.
-    Copy(LinkedCopy),
-    /// A fill with the first `width` bytes of `pattern`, over and over.
-    Fill { target: Address, bytes: usize, pattern: [u8; 4], width: usize },
+    Loop { count: u32, order: LoopOrder, depth: usize, body: Box<[Linked<O>]> },
+    /// What a rank does by itself.
+    Alone(O),
     /// A collective.
     Collective(LinkedCollective),
     /// The end of one.
     Done,
 }
 
-/// The instructions of one rank.
+/// The instructions of one rank, for a backend.
 ///
 /// # Errors
-/// A kernel outside the code, which validation rules out.
-pub fn link(
+/// What the backend says of an operation.
+pub fn link<B: Backend>(
     program: &Program,
     rank: usize,
-    memory: &RankMemory,
-    code: &LoadedCode,
     groups: &Groups,
-) -> Result<Box<[Linked]>> {
-    let coordinates = program.mesh.coordinates(rank as u64);
-    let mut linker = Linker { program, coordinates, memory, code, groups, collectives: 0 };
+    backend: &mut B,
+) -> Result<Box<[Linked<B::Operation>]>> {
+    let placer = Placer { coordinates: program.mesh.coordinates(rank as u64) };
+    let mut linker = Linker { placer, groups, backend, collectives: 0 };
     linker.body(&program.instructions, 0)
 }
 
-struct Linker<'a> {
-    program: &'a Program,
+/// Fills a rank's coordinates in.
+pub struct Placer {
     coordinates: Vec<u64>,
-    memory: &'a RankMemory,
-    code: &'a LoadedCode,
-    groups: &'a Groups,
-    /// Collectives seen so far.
-    collectives: u64,
 }
 
-impl Linker<'_> {
-    fn body(&mut self, body: &[Instruction], depth: usize) -> Result<Box<[Linked]>> {
-        body.iter()
-            .map(|instruction| {
-                let operation = self.operation(&instruction.operation, depth)?;
-                let floats = float_results(&instruction.operation).into_iter();
-                let floats = floats.map(|(buffer, dtype)| LinkedFloats {
-                    address: self.address(buffer),
-                    bytes: buffer.bytes as usize,
-                    dtype,
-                });
-                Ok(Linked { location: instruction.location, operation, floats: floats.collect() })
-            })
-            .collect()
-    }
-
-    fn operation(&mut self, operation: &Operation, depth: usize) -> Result<LinkedOperation> {
-        Ok(match operation {
-            Operation::Loop(nested) => {
-                let body = self.body(&nested.body, depth + 1)?;
-                LinkedOperation::Loop { count: nested.count, order: nested.order, depth, body }
-            }
-            Operation::Kernel(call) => LinkedOperation::Kernel(self.kernel(call)?),
-            Operation::Matmul { spec, a, b, c } => LinkedOperation::Matmul {
-                spec: spec.clone(),
-                a: self.address(a),
-                b: self.address(b),
-                c: self.address(c),
-            },
-            Operation::Attention(call) => self.attention(call),
-            Operation::AttentionBackward(call) => self.attention_backward(call),
-            Operation::Take { spec, table, ids, output, offset } => LinkedOperation::Take {
-                spec: spec.clone(),
-                table: self.address(table),
-                ids: self.address(ids),
-                output: self.address(output),
-                offset: self.integer(offset),
-            },
-            Operation::ScatterAdd { spec, source, ids, output, offset } => LinkedOperation::ScatterAdd {
-                spec: spec.clone(),
-                source: self.address(source),
-                ids: self.address(ids),
-                output: self.address(output),
-                offset: self.integer(offset),
-            },
-            Operation::Copy { source, target, rows, row_bytes, source_pitch, target_pitch } => {
-                let pitch = |pitch: u64| Strides { outer: pitch, middle: 0, block: 0 };
-                let (source_rows, target_rows) = (pitch(*source_pitch), pitch(*target_pitch));
-                let row = Transfer::all_gather(*rows, Part::even(*row_bytes, 1));
-                LinkedOperation::Copy(LinkedCopy {
-                    source: self.address(source),
-                    target: self.address(target),
-                    rows: Transfer { source: source_rows, target: target_rows, ..row },
-                })
-            }
-            Operation::Fill { target, dtype, value } => LinkedOperation::Fill {
-                target: self.address(target),
-                bytes: target.bytes as usize,
-                pattern: fill_pattern(*dtype, *value),
-                width: dtype.bytes() as usize,
-            },
-            Operation::Collective(collective) => LinkedOperation::Collective(self.collective(collective)),
-            Operation::Done(_) => LinkedOperation::Done,
-        })
-    }
-
-    fn kernel(&self, call: &KernelCall) -> Result<LinkedKernel> {
-        let entry = &self.program.kernels[call.kernel.index()];
-        Ok(LinkedKernel {
-            function: self.code.function(entry)?,
-            extent: entry.extent,
-            grain: entry.grain,
-            pointers: call.pointers.iter().map(|buffer| self.address(buffer)).collect(),
-            integers: call.integers.iter().map(|integer| self.integer(integer)).collect(),
-        })
-    }
-
-    fn attention(&self, call: &AttentionCall) -> LinkedOperation {
-        let tensors = [&call.q, &call.k, &call.v, &call.o, &call.lse];
-        LinkedOperation::Attention {
-            spec: Box::new(call.spec.clone()),
-            tensors: Box::new(tensors.map(|tensor| self.address(tensor))),
-            offsets: Box::new([&call.q_offset, &call.k_offset].map(|offset| self.integer(offset))),
-        }
-    }
-
-    fn attention_backward(&self, call: &AttentionBackwardCall) -> LinkedOperation {
-        let tensors = [
-            &call.q,
-            &call.k,
-            &call.v,
-            &call.o,
-            &call.lse,
-            &call.o_gradient,
-            &call.q_gradient,
-            &call.k_gradient,
-            &call.v_gradient,
-        ];
-        LinkedOperation::AttentionBackward {
-            spec: Box::new(call.spec.clone()),
-            tensors: Box::new(tensors.map(|tensor| self.address(tensor))),
-            offsets: Box::new([&call.q_offset, &call.k_offset].map(|offset| self.integer(offset))),
-        }
-    }
-
-    fn collective(&mut self, collective: &Collective) -> LinkedCollective {
-        let number = self.collectives;
-        self.collectives += 1;
-        let tensors = collective.tensors.iter().map(|tensor| LinkedTensor {
-            source: self.address(&tensor.source),
-            target: self.address(&tensor.target),
-            dtype: tensor.dtype,
-            transfer: tensor.transfer,
-        });
-        LinkedCollective {
-            number,
-            digest: digest(collective),
-            seat: self.groups.seat(&collective.axes),
-            kind: collective.kind.clone(),
-            tensors: tensors.collect(),
-        }
-    }
-
-    fn address(&self, buffer: &BufferRef) -> Address {
-        let region = match buffer.space {
-            Space::State => &self.memory.state,
-            Space::Arena => &self.memory.arena,
-            Space::Input => &self.memory.input,
-        };
+impl Placer {
+    /// Where a buffer lies.
+    #[must_use]
+    pub fn address(&self, buffer: &BufferRef) -> Address {
         let mut offset = buffer.offset;
         let mut strides = Vec::new();
         for term in &buffer.terms {
@@ -325,10 +164,12 @@ impl Linker<'_> {
                 Variable::Step | Variable::SeedLow | Variable::SeedHigh => {}
             }
         }
-        Address { base: region.address().wrapping_add(offset as usize), strides: strides.into() }
+        Address { space: buffer.space, offset: offset as usize, strides: strides.into() }
     }
 
-    fn integer(&self, affine: &Affine) -> Integer {
+    /// A number.
+    #[must_use]
+    pub fn integer(&self, affine: &Affine) -> Integer {
         let mut constant = affine.constant;
         let mut terms = Vec::new();
         for term in &affine.terms {
@@ -346,6 +187,68 @@ impl Linker<'_> {
             terms.push((open, term.coefficient));
         }
         Integer { constant, terms: terms.into() }
+    }
+}
+
+struct Linker<'a, B> {
+    placer: Placer,
+    groups: &'a Groups,
+    backend: &'a mut B,
+    /// Collectives seen so far.
+    collectives: u64,
+}
+
+impl<B: Backend> Linker<'_, B> {
+    fn body(&mut self, body: &[Instruction], depth: usize) -> Result<Box<[Linked<B::Operation>]>> {
+        body.iter()
+            .map(|instruction| {
+                let operation = self.operation(&instruction.operation, depth)?;
+                let floats = float_results(&instruction.operation).into_iter();
+                let floats = floats.map(|(buffer, dtype)| LinkedFloats {
+                    address: self.placer.address(buffer),
+                    bytes: buffer.bytes as usize,
+                    dtype,
+                });
+                Ok(Linked { location: instruction.location, operation, floats: floats.collect() })
+            })
+            .collect()
+    }
+
+    fn operation(&mut self, operation: &Operation, depth: usize) -> Result<LinkedOperation<B::Operation>> {
+        Ok(match operation {
+            Operation::Loop(Loop { count, order, body }) => {
+                let body = self.body(body, depth + 1)?;
+                LinkedOperation::Loop { count: *count, order: *order, depth, body }
+            }
+            Operation::Collective(collective) => LinkedOperation::Collective(self.collective(collective)),
+            Operation::Done(_) => LinkedOperation::Done,
+            Operation::Kernel(_)
+            | Operation::Matmul { .. }
+            | Operation::Attention(_)
+            | Operation::AttentionBackward(_)
+            | Operation::Take { .. }
+            | Operation::ScatterAdd { .. }
+            | Operation::Copy { .. }
+            | Operation::Fill { .. } => LinkedOperation::Alone(self.backend.link(operation, &self.placer)?),
+        })
+    }
+
+    fn collective(&mut self, collective: &Collective) -> LinkedCollective {
+        let number = self.collectives;
+        self.collectives += 1;
+        let tensors = collective.tensors.iter().map(|tensor| LinkedTensor {
+            source: self.placer.address(&tensor.source),
+            target: self.placer.address(&tensor.target),
+            dtype: tensor.dtype,
+            transfer: tensor.transfer,
+        });
+        LinkedCollective {
+            number,
+            digest: digest(collective),
+            seat: self.groups.seat(&collective.axes),
+            kind: collective.kind.clone(),
+            tensors: tensors.collect(),
+        }
     }
 }
 
@@ -378,20 +281,6 @@ fn float_results(operation: &Operation) -> Vec<(&BufferRef, DType)> {
             Vec::new()
         }
         Operation::Done(_) => Vec::new(),
-    }
-}
-
-/// The bytes of a value in an element type.
-fn fill_pattern(dtype: DType, value: f64) -> [u8; 4] {
-    match dtype {
-        DType::F32 => (value as f32).to_le_bytes(),
-        DType::I32 => (value as i32).to_le_bytes(),
-        DType::U32 => (value as u32).to_le_bytes(),
-        DType::Bf16 => {
-            let [low, high] = bf16::from_f32(value as f32).to_le_bytes();
-            [low, high, 0, 0]
-        }
-        DType::Bool => [u8::from(value != 0.0), 0, 0, 0],
     }
 }
 

@@ -1,8 +1,9 @@
 //! A program at work: its ranks as threads of this process, their memory, and steps.
 //!
 //! Between steps all ranks are idle, so the caller reads and writes their memory directly. What is
-//! in files is other modules' part.
+//! in files is other modules' part. Ranks run on the CPU or on a CUDA device; only the start and `memories` know which.
 
+mod memories;
 mod ranks;
 mod tensors;
 
@@ -10,17 +11,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::code::LoadedCode;
 use crate::collectives::groups::Groups;
+use crate::cpu::Cpu;
+use crate::cpu::code::LoadedCode;
+use crate::cpu::memory::{RankMemory, machine_bytes};
+use crate::cpu::team::Team;
 use crate::error::{Result, RuntimeError};
-use crate::executor::{Executor, StepNumbers};
+use crate::executor::{Backend, Executor, StepNumbers};
 pub use crate::executor::{Probe, Watch};
-use crate::health::Health;
 use crate::link::link;
-use crate::memory::{RankMemory, machine_bytes};
 use crate::program::{CpuFeatures, Program};
 use crate::signal::SPIN_ROUNDS;
-use crate::team::Team;
+use memories::Memories;
 use ranks::{Control, Rank};
 pub(crate) use tensors::same_order;
 
@@ -64,49 +66,60 @@ impl Default for Options {
 pub struct Session {
     program: Arc<Program>,
     control: Arc<Control>,
-    memories: Vec<RankMemory>,
+    memories: Memories,
+    ranks: usize,
+    /// Threads that may work for one rank at the same time.
     threads_for_each_rank: usize,
     handles: Vec<JoinHandle<()>>,
-    timeout: Duration,
-    /// The kernels' code, mapped as long as ranks run.
-    code: Option<LoadedCode>,
+    options: Options,
 }
 
 impl Session {
-    /// Starts the ranks. All state is zero until [`Session::initialise`] or a file sets it.
+    /// Starts the ranks on the CPU. All state is zero until [`Session::initialise`] or a file sets it.
     ///
     /// # Errors
     /// A program that is not valid or needs a CPU feature that is missing, too many ranks, or no room.
     pub fn start(program: Program, options: Options) -> Result<Self> {
-        program.validate().map_err(RuntimeError::Artifact)?;
+        let program = checked(program)?;
         let missing = program.cpu_features.missing_on(CpuFeatures::host());
         if !missing.is_empty() {
             return Err(RuntimeError::Fault(format!("this CPU lacks {}", missing.join(", "))));
         }
-        let ranks = program.mesh.ranks();
-        if ranks > LOCAL_RANK_LIMIT {
-            let limit =
-                format!("{ranks} ranks are too many for one process, which runs {LOCAL_RANK_LIMIT} at most");
-            return Err(RuntimeError::input(limit));
-        }
-        let program = Arc::new(program);
-        let ranks = ranks as usize;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let ranks = program.mesh.ranks() as usize;
+        let cores = cores();
         let threads = options.threads.unwrap_or(cores / ranks).max(1);
         check_room(&program, ranks, threads)?;
+        let spin = if threads * ranks <= cores { SPIN_ROUNDS } else { 0 };
         let memories: Vec<RankMemory> =
             (0..ranks).map(|_| RankMemory::new(&program, threads)).collect::<Result<_>>()?;
-        let mut session = Self {
+        let code = Arc::new(LoadedCode::load(&program)?);
+        let teams: Vec<Arc<Team>> = (0..ranks).map(|_| Arc::new(Team::new(threads, spin))).collect();
+        let backend = |(memory, team): (&RankMemory, &Arc<Team>)| {
+            Cpu::new(Arc::clone(&program), Arc::clone(&code), memory, Arc::clone(team))
+        };
+        let backends = memories.iter().zip(&teams).map(backend).collect();
+        let mut session = Self::new(program, Memories::Host(memories), threads, options);
+        session.start_ranks(backends, spin)?;
+        for (number, team) in teams.iter().enumerate() {
+            for thread in 1..threads {
+                let team = Arc::clone(team);
+                session.handles.push(spawn(format!("rank {number}.{thread}"), move || team.help(thread))?);
+            }
+        }
+        Ok(session)
+    }
+
+    fn new(program: Arc<Program>, memories: Memories, threads: usize, options: Options) -> Self {
+        let ranks = program.mesh.ranks() as usize;
+        Self {
             control: Arc::new(Control::new(Arc::clone(&program), ranks)),
             memories,
+            ranks,
             threads_for_each_rank: threads,
             handles: Vec::new(),
-            timeout: options.timeout,
-            code: None,
+            options,
             program,
-        };
-        session.start_threads(options, if threads * ranks <= cores { SPIN_ROUNDS } else { 0 })?;
-        Ok(session)
+        }
     }
 
     /// The program.
@@ -118,7 +131,7 @@ impl Session {
     /// Number of ranks.
     #[must_use]
     pub fn ranks(&self) -> usize {
-        self.memories.len()
+        self.ranks
     }
 
     /// Bytes that one rank touches in a step, as planned.
@@ -132,27 +145,20 @@ impl Session {
     /// # Errors
     /// What the first rank that failed says; no further step is possible then.
     pub fn step(&mut self, step: u64, seed: u64) -> Result<()> {
-        self.control.step(StepNumbers { step, seed }, self.memories.len(), self.timeout)
+        self.control.step(StepNumbers { step, seed }, self.ranks, self.options.timeout)
     }
 
-    fn start_threads(&mut self, options: Options, spin: u32) -> Result<()> {
-        let code = self.code.insert(LoadedCode::load(&self.program)?);
+    /// Starts the thread of each rank, on a backend of its own.
+    fn start_ranks<B: Backend + 'static>(&mut self, backends: Vec<B>, spin: u32) -> Result<()> {
         let groups = Groups::new(&self.program);
-        let health: &Arc<Health> = &self.control.health;
-        for (number, memory) in self.memories.iter().enumerate() {
-            let body = link(&self.program, number, memory, code, &groups)?;
-            let team = Arc::new(Team::new(self.threads_for_each_rank, spin));
+        let Options { timeout, arena, watch, threads: _ } = self.options;
+        for (number, mut backend) in backends.into_iter().enumerate() {
+            let body = link(&self.program, number, &groups, &mut backend)?;
             let seats = groups.seats(&self.program, number);
-            let manner = (spin, options.timeout, options.watch);
-            let (own_team, health) = (Arc::clone(&team), Arc::clone(health));
-            let executor = Executor::new(number, body, memory, seats, own_team, health, manner);
-            let poison = options.arena == ArenaStart::Poisoned;
-            let rank = Rank::new(number, executor, Arc::clone(&team), Arc::clone(&self.control), poison);
+            let health = Arc::clone(&self.control.health);
+            let executor = Executor::new(number, body, backend, seats, health, (spin, timeout, watch));
+            let rank = Rank::new(number, executor, Arc::clone(&self.control), arena == ArenaStart::Poisoned);
             self.handles.push(spawn(format!("rank {number}"), move || rank.run())?);
-            for thread in 1..self.threads_for_each_rank {
-                let team = Arc::clone(&team);
-                self.handles.push(spawn(format!("rank {number}.{thread}"), move || team.help(thread))?);
-            }
         }
         Ok(())
     }
@@ -163,7 +169,7 @@ impl Drop for Session {
         self.control.close();
         if self.control.is_stuck() {
             // A thread that never came back may still write: what it can reach stays until the process ends.
-            std::mem::forget((std::mem::take(&mut self.memories), self.code.take()));
+            std::mem::forget(std::mem::take(&mut self.memories));
             return;
         }
         for handle in self.handles.drain(..) {
@@ -171,6 +177,22 @@ impl Drop for Session {
             let _ = handle.join();
         }
     }
+}
+
+/// A program that is valid and whose ranks fit into one process.
+fn checked(program: Program) -> Result<Arc<Program>> {
+    program.validate().map_err(RuntimeError::Artifact)?;
+    let ranks = program.mesh.ranks();
+    if ranks > LOCAL_RANK_LIMIT {
+        let limit =
+            format!("{ranks} ranks are too many for one process, which runs {LOCAL_RANK_LIMIT} at most");
+        return Err(RuntimeError::input(limit));
+    }
+    Ok(Arc::new(program))
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Refuses what this machine has no memory for: the system would let it start, and end it once it is used.

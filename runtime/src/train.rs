@@ -96,7 +96,7 @@ pub fn train(
         let start = Instant::now();
         data.feed(session, step)?;
         session.step(step, options.seed)?;
-        report(&step_report(session, step, start.elapsed().as_secs_f64()));
+        report(&step_report(session, step, start.elapsed().as_secs_f64())?);
         done = step;
         if let Some(checkpoints) = &options.checkpoints
             && checkpoints.interval > 0
@@ -117,19 +117,19 @@ pub fn train(
     Ok(if done >= options.last_step { Ending::Finished } else { Ending::Stopped { step: done } })
 }
 
-fn step_report(session: &Session, step: u64, seconds: f64) -> StepReport {
+fn step_report(session: &Session, step: u64, seconds: f64) -> Result<StepReport> {
     let tokens = session.program().inputs.iter().find(|input| input.name == "tokens");
     let tokens = tokens.map_or(0, |input| input.layout.global_elements());
-    StepReport {
+    Ok(StepReport {
         step,
-        loss: session.scalar("loss"),
-        grad_norm: session.scalar("grad_norm"),
-        lr: session.scalar("lr"),
+        loss: session.scalar("loss")?,
+        grad_norm: session.scalar("grad_norm")?,
+        lr: session.scalar("lr")?,
         tokens,
         tokens_per_s: tokens as f64 / seconds.max(1e-9),
         step_ms: seconds * 1e3,
         peak_bytes: session.rank_bytes(),
-    }
+    })
 }
 
 /// Runs one step on given inputs and returns all outputs by name, one for each layer of a stack.
@@ -156,12 +156,17 @@ pub fn evaluate(
         return Err(RuntimeError::Input(problems));
     }
     session.step(1, seed)?;
-    Ok(outputs(session))
+    outputs(session)
 }
 
 /// All outputs of the last step by name, one for each layer of a stack.
-#[must_use]
-pub fn outputs(session: &Session) -> IndexMap<String, HostTensor> {
-    let outputs = session.program().outputs.iter();
-    outputs.flat_map(|output| unstack(&output.name, session.output(output))).collect()
+///
+/// # Errors
+/// What a device says.
+pub fn outputs(session: &Session) -> Result<IndexMap<String, HostTensor>> {
+    let mut all = IndexMap::new();
+    for output in &session.program().outputs {
+        all.extend(unstack(&output.name, session.output(output)?));
+    }
+    Ok(all)
 }

@@ -77,6 +77,11 @@ fn file(folder: &Path, name: &str, tensors: &[(&str, HostTensor)]) -> PathBuf {
     path
 }
 
+/// A state tensor, whole.
+fn state(session: &Session, id: u32) -> HostTensor {
+    session.state(StateId(id)).expect("it can be read")
+}
+
 #[test]
 fn weights_go_round_under_every_sharding_and_naming() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -107,12 +112,12 @@ fn weights_go_round_under_every_sharding_and_naming() {
         for path in &files {
             let mut session = started(sharding);
             load_weights(&mut session, std::slice::from_ref(path)).expect("the weights fit");
-            assert_eq!(session.state(StateId(0)), stack);
-            assert_eq!(session.state(StateId(3)), embed);
+            assert_eq!(state(&session, 0), stack);
+            assert_eq!(state(&session, 3), embed);
             let rounded: Vec<f32> =
                 embed.to_f32().iter().map(|&value| half::bf16::from_f32(value).to_f32()).collect();
-            assert_eq!(session.state(StateId(2)).to_f32(), rounded);
-            assert_eq!(session.state(StateId(1)).to_f32(), [0.5; 48]);
+            assert_eq!(state(&session, 2).to_f32(), rounded);
+            assert_eq!(state(&session, 1).to_f32(), [0.5; 48]);
             let saved = folder.path().join("saved");
             save_tensors(&saved, &parameters(&session).expect("names differ")).expect("it is written");
             let read = read_all(&saved).expect("it reads back");
@@ -134,7 +139,7 @@ fn a_stack_may_be_spread_over_files_but_no_name_twice() {
     ];
     let mut session = started(&SHARDINGS[2]);
     load_weights(&mut session, &files).expect("the weights fit");
-    assert_eq!(session.state(StateId(0)).bytes, [first.bytes, second.bytes].concat());
+    assert_eq!(state(&session, 0).bytes, [first.bytes, second.bytes].concat());
     let twice = [files[0].clone(), files[1].clone(), file(folder.path(), "3", &[("embed", embed)])];
     let error = load_weights(&mut session, &twice).expect_err("`embed` is there twice").to_string();
     assert!(error.contains("`embed` is in"), "{error}");
@@ -153,7 +158,7 @@ fn all_that_is_wrong_with_weights_is_listed_and_nothing_changes() {
         ],
     );
     let mut session = started(&SHARDINGS[1]);
-    let before = session.state(StateId(0));
+    let before = state(&session, 0);
     let error = load_weights(&mut session, &[path]).expect_err("it does not fit");
     assert_eq!(error.exit_status(), 1);
     let RuntimeError::Input(lines) = error else { panic!("an input fault") };
@@ -161,7 +166,7 @@ fn all_that_is_wrong_with_weights_is_listed_and_nothing_changes() {
     assert!(lines[0].contains("`layers.1.wq`") && lines[0].contains("[6, 4]"), "{lines:?}");
     assert!(lines[1].contains("`embed`"), "{lines:?}");
     assert!(lines[2].contains("`lm_head`"), "{lines:?}");
-    assert_eq!(session.state(StateId(0)), before);
+    assert_eq!(state(&session, 0), before);
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn a_kernel_gets_coordinates_loop_indices_step_and_seed() {
 
         let mut session = start(&program, Options { threads: Some(2), ..Options::default() });
         session.step(2, 3).expect("the step runs");
-        let out = session.output(&program.outputs[0]);
+        let out = session.output(&program.outputs[0]).expect("it can be read");
         let words: Vec<u64> = out
             .bytes
             .chunks_exact(8)
@@ -264,7 +264,7 @@ fn fills_write_every_element_in_its_type() {
     let mut session = start(&program, Options { threads: Some(2), ..Options::default() });
     session.step(1, 0).expect("the step runs");
     for (output, (_, _, word)) in program.outputs.iter().zip(fills) {
-        let bytes = session.output(output).bytes;
+        let bytes = session.output(output).expect("it can be read").bytes;
         assert!(bytes.chunks_exact(4).all(|chunk| chunk == word.to_le_bytes()), "{output:?}");
     }
 }
@@ -306,7 +306,8 @@ fn state_starts_with_the_same_bits_under_any_sharding() {
         });
         let mut session = start(&program, Options::default());
         session.initialise(42).expect("the state starts");
-        let state: Vec<HostTensor> = (0..4).map(|id| session.state(StateId(id))).collect();
+        let state: Vec<HostTensor> =
+            (0..4).map(|id| session.state(StateId(id)).expect("it can be read")).collect();
         let rounded: Vec<f32> =
             state[1].to_f32().iter().map(|&value| half::bf16::from_f32(value).to_f32()).collect();
         assert_eq!(state[3].to_f32(), rounded);

@@ -137,6 +137,7 @@ fn step_of(
                 session.output(&session.program().outputs[output])
             }
         };
+        let got = got.map_err(|error| error.to_string())?;
         let shape = program.ty(value).dims.iter().map(|&dim| (dim, program.dims[dim].size as usize));
         let numbers = got.to_f32();
         if numbers.len() != shape.clone().map(|(_, size)| size).product::<usize>() {

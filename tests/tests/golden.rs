@@ -42,7 +42,7 @@ fn step(session: &mut Session, golden: &Golden, step: usize) -> IndexMap<String,
         session.set_input(name, &tensor).unwrap_or_else(|error| panic!("{error}"));
     }
     session.step(step as u64 + 1, 0).unwrap_or_else(|error| panic!("{error}"));
-    dtlc_runtime::train::outputs(session)
+    dtlc_runtime::train::outputs(session).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn gradients_match(model: &str, plan: &str) {

@@ -1,10 +1,11 @@
 //! How ranks of one process exchange data: they meet, read and write each other's buffers directly,
 //! and part when all are done.
 //!
-//! This file owns the meeting, [`groups`] who takes part, [`transfer`] the moving of bytes. There are no intermediate buffers.
+//! This file owns the meeting, [`groups`] who takes part, `executor::exchange` what moves where, and each backend how. There are
+//! no intermediate buffers. An address is whatever the members' backend means by it, in host memory or a device's.
 
 pub mod groups;
-pub mod transfer;
+pub mod runs;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

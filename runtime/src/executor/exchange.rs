@@ -1,39 +1,43 @@
-//! A rank's side of a collective: meet, move its share, part.
+//! A rank's side of a collective: meet, move its share, part. What moves where is decided here, how is the backend's part.
 
 use std::ops::Range;
 
-use super::{Frame, Shared, Trouble, parts_of};
-use crate::collectives::transfer::{copy_block, reduce_block};
+use super::{Backend, Frame, Trouble};
 use crate::collectives::{Header, Patience, Refusal};
-use crate::link::{LinkedCollective, LinkedTensor};
+use crate::link::{Address, LinkedCollective, LinkedTensor};
 use crate::program::{CollectiveKind, DType, Reduction, Transfer};
 
-/// Fewer elements than this are not worth a thread of their own.
-const GRAIN_ELEMENTS: usize = 16 * 1024;
 /// Members' shares of a reduction start at multiples of this, so that they share no cache line.
 const SHARE_ELEMENTS: usize = 64;
 
-impl Frame {
+impl<B: Backend> Frame<B> {
     pub(super) fn exchange(&mut self, collective: &LinkedCollective) -> Result<(), Trouble> {
         let refused = |refusal: Refusal| Trouble::Refused { seat: collective.seat, refusal };
         for (index, tensor) in collective.tensors.iter().enumerate() {
             let (source, target) = (self.address(&tensor.source), self.address(&tensor.target));
             self.seats[collective.seat].offer(index, source, target);
         }
+        // What others read must be there before they are told so.
+        self.backend.settle()?;
         let header = Header { collective: collective.number, digest: self.digest(collective) };
         let patience = Patience { health: &self.health, spin: self.spin, timeout: self.timeout };
         self.seats[collective.seat].meet(header, patience).map_err(refused)?;
         for (index, tensor) in collective.tensors.iter().enumerate() {
             self.move_tensor(collective, index, tensor)?;
         }
+        self.backend.settle()?;
         let patience = Patience { health: &self.health, spin: self.spin, timeout: self.timeout };
         self.seats[collective.seat].part(patience).map_err(refused)
+    }
+
+    fn address(&self, address: &Address) -> *mut u8 {
+        self.backend.base(address.space).wrapping_add(address.at(&self.point))
     }
 
     /// The collective's digest with the iteration that it runs in.
     fn digest(&self, collective: &LinkedCollective) -> u64 {
         let mix = |hash: u64, number: &u64| (hash ^ number).wrapping_mul(0x0100_0000_01b3);
-        self.loops.iter().chain([&self.numbers.step]).fold(collective.digest, mix)
+        self.point.loops.iter().chain([&self.point.numbers.step]).fold(collective.digest, mix)
     }
 
     fn move_tensor(
@@ -48,7 +52,8 @@ impl Frame {
             CollectiveKind::AllGather => (0..members)
                 .try_for_each(|member| self.receive(collective.seat, index, tensor, member, 0, member)),
             CollectiveKind::AllToAll => {
-                clear_where_cut(&tensor.transfer, own, tensor.dtype, seat.target(own, index));
+                let target = seat.target(own, index);
+                self.clear_where_cut(&tensor.transfer, own, tensor.dtype, target)?;
                 (0..members)
                     .try_for_each(|member| self.receive(collective.seat, index, tensor, member, own, member))
             }
@@ -63,7 +68,7 @@ impl Frame {
                 }
                 self.targets[0] = seat.target(own, index);
                 let transfer = tensor.transfer.of_block(own as u64, 0);
-                clear_where_cut(&tensor.transfer, own, tensor.dtype, self.targets[0]);
+                self.clear_where_cut(&tensor.transfer, own, tensor.dtype, self.targets[0])?;
                 let range = 0..transfer.block_elements() as usize;
                 self.reduce((&transfer, tensor.dtype), *reduction, range, members, 1)
             }
@@ -80,7 +85,7 @@ impl Frame {
 
     /// Copies one block of a member's source into one block of this rank's target.
     fn receive(
-        &self,
+        &mut self,
         seat: usize,
         index: usize,
         tensor: &LinkedTensor,
@@ -99,53 +104,42 @@ impl Frame {
             // The block was gathered in place.
             return Ok(());
         }
-        let ends = Shared((source.cast_const(), target));
-        self.in_ranges(0..transfer.block_elements() as usize, |range| {
-            let (source, target) = ends.get();
-            // SAFETY: all members have met, so the buffers are theirs until they part; validation
-            // checked that the blocks lie in them, and each range is copied once.
-            unsafe { copy_block(&transfer, bytes, range, source, target) };
-        })
+        // SAFETY: all members have met, so the buffers are theirs until they part; validation checked that the blocks lie
+        // in them, and each is copied once.
+        unsafe { self.backend.copy_block(&transfer, tensor.dtype, source, target) }
     }
 
     /// Reduces a range of a block over the first `sources` sources into the first `targets` targets.
     fn reduce(
-        &self,
-        (transfer, dtype): (&Transfer, DType),
+        &mut self,
+        block: (&Transfer, DType),
         reduction: Reduction,
         range: Range<usize>,
         sources: usize,
         targets: usize,
     ) -> Result<(), Trouble> {
-        let ends = Shared((&self.sources[..sources], &self.targets[..targets]));
-        self.in_ranges(range, |range| {
-            let (sources, targets) = ends.get();
-            // SAFETY: all members have met, so the buffers are theirs until they part; validation
-            // checked that the blocks lie in them, and each element is reduced by one thread of one
-            // member.
-            unsafe { reduce_block(transfer, dtype, reduction, range, sources, targets) };
-        })
+        let (sources, targets) = (&self.sources[..sources], &self.targets[..targets]);
+        // SAFETY: all members have met, so the buffers are theirs until they part; validation checked that the blocks lie
+        // in them, and each element is reduced by one member.
+        unsafe { self.backend.reduce_block(block, reduction, range, sources, targets) }
     }
 
-    /// Divides a range of elements over the threads.
-    fn in_ranges(&self, range: Range<usize>, work: impl Fn(Range<usize>) + Sync) -> Result<(), Trouble> {
-        let parts = parts_of(range.len() as u64, GRAIN_ELEMENTS as u64, self.team.threads());
-        self.team.run(parts, &|part, _| {
-            let cut = |part: usize| range.start + range.len() * part / parts;
-            work(cut(part)..cut(part + 1));
-        })?;
-        Ok(())
-    }
-}
-
-/// Sets a target to zero where pads cut its part of what the source's blocks split short.
-fn clear_where_cut(transfer: &Transfer, own: usize, dtype: DType, target: *mut u8) {
-    let there = transfer.of_block(own as u64, 0).block_elements();
-    if there < transfer.block_elements() {
+    /// Sets a target to zero where pads cut its part of what the source's blocks split short.
+    fn clear_where_cut(
+        &mut self,
+        transfer: &Transfer,
+        own: usize,
+        dtype: DType,
+        target: *mut u8,
+    ) -> Result<(), Trouble> {
+        let there = transfer.of_block(own as u64, 0).block_elements();
+        if there == transfer.block_elements() {
+            return Ok(());
+        }
         let elements = transfer.outer * transfer.target.outer;
         // SAFETY: validation checked that all of it lies in the target, which is this rank's own until the members
         // part; what there is comes in afterwards.
-        unsafe { target.write_bytes(0, (elements * dtype.bytes()) as usize) };
+        unsafe { self.backend.clear(target, (elements * dtype.bytes()) as usize) }
     }
 }
 

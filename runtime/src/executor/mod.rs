@@ -1,28 +1,25 @@
-//! Runs one rank's linked instructions.
+//! Runs one rank's linked instructions on a backend: the loops, the collectives' meetings, and what is watched.
 //!
-//! Allocates nothing and takes no lock while all goes well: operands go into buffers made at start.
+//! A [`Backend`] holds the rank's memory and does what a rank does by itself. Allocates nothing and takes no lock while all goes
+//! well.
 
-mod descriptors;
 mod exchange;
-mod rows;
 
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::collectives::{Refusal, Seat};
-use crate::files::values::{Refused, find_float};
+use crate::error::Result as RuntimeResult;
 use crate::health::Health;
-use crate::link::{Address, Integer, Linked, LinkedFloats, LinkedKernel, LinkedOperation, OpenVariable};
-use crate::memory::RankMemory;
+use crate::link::{Linked, LinkedFloats, LinkedOperation, Placer};
 use crate::program::instruction::LOOP_DEPTH_LIMIT;
-use crate::program::{LocationId, LoopOrder};
-use crate::team::{Panicked, Team};
-
-/// Parts of a loop for each thread, so that a thread that lost its core for a moment holds nobody up.
-const PARTS_FOR_EACH_THREAD: usize = 4;
+use crate::program::{DType, LocationId, LoopOrder, Operation, Reduction, Space, Transfer};
+use dtlc_emulator::DriverError;
 
 /// Why a rank left its step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Interruption {
     /// The instruction that it was in.
     pub location: LocationId,
@@ -31,7 +28,7 @@ pub struct Interruption {
 }
 
 /// What can go wrong in an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Trouble {
     /// A collective failed.
     Refused {
@@ -49,6 +46,8 @@ pub enum Trouble {
         /// Index of the element in the result.
         element: usize,
     },
+    /// A device says so.
+    Device(Box<DriverError>),
 }
 
 /// A float that is none of the finite numbers.
@@ -62,9 +61,20 @@ pub enum NotFinite {
     NegativeInfinity,
 }
 
-impl From<Panicked> for Trouble {
-    fn from(_: Panicked) -> Self {
-        Self::Panicked
+impl NotFinite {
+    /// What a float is that is not finite.
+    fn of(value: f32) -> Self {
+        match value {
+            value if value.is_nan() => Self::Nan,
+            value if value > 0.0 => Self::Infinity,
+            _ => Self::NegativeInfinity,
+        }
+    }
+}
+
+impl From<DriverError> for Trouble {
+    fn from(error: DriverError) -> Self {
+        Self::Device(Box::new(error))
     }
 }
 
@@ -81,7 +91,7 @@ pub struct Watch {
 pub type Probe = fn(usize, LocationId);
 
 /// What changes from step to step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepNumbers {
     /// Number of the step, from 1.
     pub step: u64,
@@ -89,92 +99,144 @@ pub struct StepNumbers {
     pub seed: u64,
 }
 
-/// A pointer that threads of one rank share; they work on disjoint parts behind it.
-#[derive(Clone, Copy)]
-struct Shared<T>(T);
+/// How far a rank is in its step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Point {
+    /// Indices of the enclosing loops.
+    pub loops: [u64; LOOP_DEPTH_LIMIT],
+    /// Step and seed.
+    pub numbers: StepNumbers,
+}
 
-// SAFETY: the pointers stay valid for the whole job, and parts of a job touch disjoint memory.
-unsafe impl<T> Sync for Shared<T> {}
+/// What holds a rank's memory and does its work. An address means what the backend says: in host memory, or in a device's,
+/// where it must not be followed here. The members of a group have backends of one kind.
+pub trait Backend: Send {
+    /// What an operation becomes, ready to run.
+    type Operation: Send;
 
-impl<T: Copy> Shared<T> {
-    fn get(&self) -> T {
-        self.0
-    }
+    /// Makes an operation ready to run.
+    ///
+    /// # Errors
+    /// The backend has no code for it: a bug, or a program without a part for the device.
+    fn link(&mut self, operation: &Operation, placer: &Placer) -> RuntimeResult<Self::Operation>;
+
+    /// Does, or starts, what the rank does by itself.
+    ///
+    /// # Errors
+    /// What went wrong, or what went wrong before and shows now.
+    fn perform(&mut self, operation: &Self::Operation, point: &Point) -> Result<(), Trouble>;
+
+    /// Where a space begins.
+    fn base(&self, space: Space) -> *mut u8;
+
+    /// Returns when all that was started is done.
+    ///
+    /// # Errors
+    /// What went wrong on the way.
+    fn settle(&mut self) -> Result<(), Trouble>;
+
+    /// Copies a block.
+    ///
+    /// # Safety
+    /// Source and target hold the block as `transfer` says, and don't overlap; no other rank touches the block in the target.
+    unsafe fn copy_block(
+        &mut self,
+        transfer: &Transfer,
+        dtype: DType,
+        source: *const u8,
+        target: *mut u8,
+    ) -> Result<(), Trouble>;
+
+    /// Reduces the elements `range` of a block over all sources, in their order, into every target.
+    ///
+    /// # Safety
+    /// Each source and target holds the block as `transfer` says, aligned to the type. A target may be
+    /// one of the sources with the same strides, else it overlaps none. No other rank touches these elements.
+    unsafe fn reduce_block(
+        &mut self,
+        block: (&Transfer, DType),
+        reduction: Reduction,
+        range: Range<usize>,
+        sources: &[*const u8],
+        targets: &[*mut u8],
+    ) -> Result<(), Trouble>;
+
+    /// Sets bytes to zero.
+    ///
+    /// # Safety
+    /// They lie in memory that is this rank's own.
+    unsafe fn clear(&mut self, target: *mut u8, bytes: usize) -> Result<(), Trouble>;
+
+    /// The first float of a result that is not finite: its index and value.
+    ///
+    /// # Errors
+    /// What went wrong on the way.
+    fn find_not_finite(
+        &mut self,
+        floats: &LinkedFloats,
+        point: &Point,
+    ) -> Result<Option<(usize, f32)>, Trouble>;
+
+    /// Fills the arena with bytes that are NaN as floats.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn poison_arena(&mut self) -> Result<(), Trouble>;
+
+    /// Ends what works for the rank beside its own thread.
+    fn close(&self);
 }
 
 /// Runs steps of one rank.
-pub struct Executor {
-    rank: usize,
-    body: Box<[Linked]>,
-    /// Address and bytes.
-    arena: (*mut u8, usize),
-    frame: Frame,
+pub struct Executor<B: Backend> {
+    body: Box<[Linked<B::Operation>]>,
+    frame: Frame<B>,
 }
 
 /// What running instructions changes.
-struct Frame {
+struct Frame<B> {
     rank: usize,
-    team: Arc<Team>,
+    backend: B,
     health: Arc<Health>,
     spin: u32,
     timeout: Duration,
     watch: Watch,
     seats: Vec<Seat>,
-    numbers: StepNumbers,
-    /// Indices of the enclosing loops.
-    loops: [u64; LOOP_DEPTH_LIMIT],
-    /// Kernel operands.
-    pointers: Vec<*mut u8>,
-    integers: Vec<i64>,
-    /// Scratch of each thread.
-    scratch: Vec<*mut u8>,
+    point: Point,
     /// Members' buffers of the tensor that is being reduced.
     sources: Vec<*const u8>,
     targets: Vec<*mut u8>,
 }
 
 // SAFETY: the pointers lead into memory that the session keeps alive as long as the executor, and
-// only the executor's thread and its team use them.
-unsafe impl Send for Executor {}
+// only the executor's thread and its backend use them.
+unsafe impl<B: Backend> Send for Executor<B> {}
 
-impl Executor {
-    /// An executor for linked instructions, which refer to `memory` and `seats`.
+impl<B: Backend> Executor<B> {
+    /// An executor for linked instructions, which refer to the memory of `backend` and to `seats`.
     #[must_use]
     pub fn new(
         rank: usize,
-        body: Box<[Linked]>,
-        memory: &RankMemory,
+        body: Box<[Linked<B::Operation>]>,
+        backend: B,
         seats: Vec<Seat>,
-        team: Arc<Team>,
         health: Arc<Health>,
         (spin, timeout, watch): (u32, Duration, Watch),
     ) -> Self {
-        let (pointers, integers) = most_operands(&body);
         let members = seats.iter().map(Seat::members).max().unwrap_or(0);
         let frame = Frame {
             rank,
+            backend,
             health,
             spin,
             timeout,
             watch,
             seats,
-            numbers: StepNumbers { step: 0, seed: 0 },
-            loops: [0; LOOP_DEPTH_LIMIT],
-            pointers: vec![std::ptr::null_mut(); pointers],
-            integers: vec![0; integers],
-            scratch: memory.scratch.iter().map(|region| region.address()).collect(),
+            point: Point::default(),
             sources: vec![std::ptr::null(); members],
             targets: vec![std::ptr::null_mut(); members],
-            team,
         };
-        Self { rank, body, arena: (memory.arena.address(), memory.arena.bytes()), frame }
-    }
-
-    /// Fills the arena with bytes that are NaN as floats.
-    pub fn poison_arena(&mut self) {
-        let (address, bytes) = self.arena;
-        // SAFETY: the arena is this rank's own, and no instruction is running.
-        unsafe { address.write_bytes(0xff, bytes) };
+        Self { body, frame }
     }
 
     /// The seats, for messages.
@@ -183,24 +245,38 @@ impl Executor {
         &self.frame.seats
     }
 
-    /// Runs one step.
+    /// Runs one step; with a poisoned arena, if so wanted.
     ///
     /// # Errors
     /// What stopped it.
-    pub fn step(&mut self, numbers: StepNumbers) -> Result<(), Interruption> {
-        self.frame.numbers = numbers;
-        let result = self.frame.run(&self.body);
-        self.frame.health.leave(self.rank);
+    pub fn step(&mut self, numbers: StepNumbers, poison: bool) -> Result<(), Interruption> {
+        self.frame.point.numbers = numbers;
+        let result = self.frame.step(&self.body, poison);
+        self.frame.health.leave(self.frame.rank);
         result
+    }
+
+    /// Ends what works for the rank beside its own thread.
+    pub fn close(&self) {
+        self.frame.backend.close();
     }
 }
 
-impl Frame {
-    fn run(&mut self, body: &[Linked]) -> Result<(), Interruption> {
+impl<B: Backend> Frame<B> {
+    fn step(&mut self, body: &[Linked<B::Operation>], poison: bool) -> Result<(), Interruption> {
+        let outside = |trouble| Interruption { location: LocationId(0), trouble };
+        if poison {
+            self.backend.poison_arena().map_err(outside)?;
+        }
+        self.run(body)?;
+        self.backend.settle().map_err(outside)
+    }
+
+    fn run(&mut self, body: &[Linked<B::Operation>]) -> Result<(), Interruption> {
         for instruction in body {
             if let LinkedOperation::Loop { count, order, depth, body } = &instruction.operation {
                 for iteration in 0..*count {
-                    self.loops[*depth] = u64::from(match order {
+                    self.point.loops[*depth] = u64::from(match order {
                         LoopOrder::Forward => iteration,
                         LoopOrder::Reverse => count - 1 - iteration,
                     });
@@ -213,7 +289,8 @@ impl Frame {
             let interrupted = |trouble| Interruption { location, trouble };
             if let Some(probe) = self.watch.probe {
                 let rank = self.rank;
-                self.team.run(1, &|_, _| probe(rank, location)).map_err(|panic| interrupted(panic.into()))?;
+                catch_unwind(AssertUnwindSafe(|| probe(rank, location)))
+                    .map_err(|_| interrupted(Trouble::Panicked))?;
             }
             self.operate(&instruction.operation).map_err(interrupted)?;
             if self.watch.finite {
@@ -224,111 +301,23 @@ impl Frame {
     }
 
     /// Looks at the results of an instruction that has just run.
-    fn look_for_not_finite(&self, floats: &[LinkedFloats]) -> Result<(), Trouble> {
+    fn look_for_not_finite(&mut self, floats: &[LinkedFloats]) -> Result<(), Trouble> {
         for tensor in floats {
-            let start = self.address(&tensor.address).cast_const();
-            // SAFETY: validation checked that the buffer lies in the rank's memory, and nothing is running in it.
-            let bytes = unsafe { std::slice::from_raw_parts(start, tensor.bytes) };
-            if let Some((element, value)) = find_float(tensor.dtype, bytes, Refused::NotFinite) {
-                let value = match value {
-                    value if value.is_nan() => NotFinite::Nan,
-                    value if value > 0.0 => NotFinite::Infinity,
-                    _ => NotFinite::NegativeInfinity,
-                };
-                return Err(Trouble::NotFinite { value, element });
+            if let Some((element, value)) = self.backend.find_not_finite(tensor, &self.point)? {
+                return Err(Trouble::NotFinite { value: NotFinite::of(value), element });
             }
         }
         Ok(())
     }
 
-    fn operate(&mut self, operation: &LinkedOperation) -> Result<(), Trouble> {
+    fn operate(&mut self, operation: &LinkedOperation<B::Operation>) -> Result<(), Trouble> {
         match operation {
             // `run` has dealt with it.
             LinkedOperation::Loop { .. } => Ok(()),
-            LinkedOperation::Kernel(kernel) => self.kernel(kernel),
-            LinkedOperation::Matmul { spec, a, b, c } => self.matmul(spec, [a, b, c]),
-            LinkedOperation::Attention { spec, tensors, offsets } => self.attention(spec, tensors, offsets),
-            LinkedOperation::AttentionBackward { spec, tensors, offsets } => {
-                self.attention_backward(spec, tensors, offsets)
-            }
-            LinkedOperation::Take { spec, table, ids, output, offset } => {
-                self.take(spec, [table, ids, output], offset)
-            }
-            LinkedOperation::ScatterAdd { spec, source, ids, output, offset } => {
-                self.scatter_add(spec, [source, ids, output], offset)
-            }
-            LinkedOperation::Copy(copy) => self.copy(copy),
-            LinkedOperation::Fill { target, bytes, pattern, width } => {
-                self.fill(self.address(target), *bytes, &pattern[..*width])
-            }
+            LinkedOperation::Alone(operation) => self.backend.perform(operation, &self.point),
             LinkedOperation::Collective(collective) => self.exchange(collective),
             // The exchange through shared memory has ended when its start returns.
             LinkedOperation::Done => Ok(()),
         }
     }
-
-    /// Calls a generated kernel, its outermost loop divided over the threads.
-    fn kernel(&mut self, kernel: &LinkedKernel) -> Result<(), Trouble> {
-        let threads = self.team.threads();
-        for index in 0..kernel.integers.len() {
-            self.integers[index] = self.integer(&kernel.integers[index]);
-        }
-        for (index, pointer) in kernel.pointers.iter().enumerate() {
-            self.pointers[index] = self.address(pointer);
-        }
-        let parts = parts_of(kernel.extent, kernel.grain, threads);
-        let (pointers, integers) = (Shared(&self.pointers), &self.integers);
-        self.team.run(parts, &|part, _| {
-            let cut = |part: usize| (u128::from(kernel.extent) * part as u128 / parts as u128) as i64;
-            let operands = pointers.get().as_ptr();
-            // SAFETY: the compiler made the function for these operands, and validation checked
-            // that they lie in the rank's memory. Parts of the loop write to disjoint memory.
-            unsafe { (kernel.function)(operands, integers.as_ptr(), cut(part), cut(part + 1)) };
-        })?;
-        Ok(())
-    }
-
-    fn address(&self, address: &Address) -> *mut u8 {
-        let moved = |base: *mut u8, &(depth, stride): &(usize, usize)| {
-            base.wrapping_add(self.loops[depth] as usize * stride)
-        };
-        address.strides.iter().fold(address.base, moved)
-    }
-
-    fn integer(&self, integer: &Integer) -> i64 {
-        integer.terms.iter().fold(integer.constant, |sum, &(variable, coefficient)| {
-            let value = match variable {
-                OpenVariable::LoopIndex(depth) => self.loops[depth],
-                OpenVariable::Step => self.numbers.step,
-                OpenVariable::SeedLow => self.numbers.seed & 0xffff_ffff,
-                OpenVariable::SeedHigh => self.numbers.seed >> 32,
-            };
-            sum.wrapping_add(coefficient.wrapping_mul(value as i64))
-        })
-    }
-}
-
-/// Into how many parts to divide a loop.
-fn parts_of(extent: u64, grain: u64, threads: usize) -> usize {
-    let most = if threads == 1 { 1 } else { PARTS_FOR_EACH_THREAD * threads };
-    (extent / grain.max(1)).clamp(1, most as u64) as usize
-}
-
-/// The most pointers and integers that one kernel call has.
-fn most_operands(body: &[Linked]) -> (usize, usize) {
-    let of_one = |instruction: &Linked| match &instruction.operation {
-        LinkedOperation::Loop { body, .. } => most_operands(body),
-        LinkedOperation::Kernel(kernel) => (kernel.pointers.len(), kernel.integers.len()),
-        LinkedOperation::Matmul { .. }
-        | LinkedOperation::Attention { .. }
-        | LinkedOperation::AttentionBackward { .. }
-        | LinkedOperation::Take { .. }
-        | LinkedOperation::ScatterAdd { .. }
-        | LinkedOperation::Copy(_)
-        | LinkedOperation::Fill { .. }
-        | LinkedOperation::Collective(_)
-        | LinkedOperation::Done => (0, 0),
-    };
-    let larger = |most: (usize, usize), one: (usize, usize)| (most.0.max(one.0), most.1.max(one.1));
-    body.iter().map(of_one).fold((0, 0), larger)
 }

@@ -71,7 +71,7 @@ pub fn save(session: &Session, folder: &Path, progress: Progress, data: &str) ->
         name: key(tensor),
         dtype: tensor.layout.dtype,
         shape: tensor.layout.global_shape(),
-        bytes: Box::new(move || session.state(StateId(index as u32)).bytes),
+        bytes: Box::new(move || Ok(session.state(StateId(index as u32))?.bytes)),
     };
     let items = session.program().state.iter().enumerate().map(item).collect();
     let metadata = BTreeMap::from([
@@ -119,7 +119,7 @@ pub fn load(session: &mut Session, path: &Path) -> Result<Progress> {
         }
     }
     for (tensor, value) in program.state.iter().zip(values) {
-        session.set_state_bytes(tensor, &value);
+        session.set_state_bytes(tensor, &value)?;
     }
     Ok(progress)
 }

@@ -137,7 +137,7 @@ impl Data {
             Self::Steps(data) => data.batch(session.program(), step)?,
         };
         let inputs = session.program().inputs.clone();
-        inputs.iter().zip(batch).for_each(|(input, bytes)| session.set_input_bytes(input, &bytes));
+        inputs.iter().zip(batch).try_for_each(|(input, bytes)| session.set_input_bytes(input, &bytes))?;
         Ok(())
     }
 }

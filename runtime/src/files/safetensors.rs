@@ -169,14 +169,14 @@ pub struct Item<'a> {
     /// Sizes, outermost first.
     pub shape: Vec<u64>,
     /// Gives its bytes.
-    pub bytes: Box<dyn Fn() -> Vec<u8> + 'a>,
+    pub bytes: Box<dyn Fn() -> Result<Vec<u8>> + 'a>,
 }
 
 impl<'a> Item<'a> {
     /// An item for a tensor that is there already.
     #[must_use]
     pub fn of(name: &str, tensor: &'a HostTensor) -> Self {
-        let bytes = Box::new(|| tensor.bytes.clone());
+        let bytes = Box::new(|| Ok(tensor.bytes.clone()));
         Self { name: name.to_owned(), dtype: tensor.dtype, shape: tensor.shape.clone(), bytes }
     }
 }
@@ -184,7 +184,7 @@ impl<'a> Item<'a> {
 /// Writes a file, so that a crash leaves what was there before or all of the new.
 ///
 /// # Errors
-/// The system refuses, or two items have one name.
+/// The system refuses, two items have one name, or an item's bytes can't be had.
 pub fn write(path: &Path, mut items: Vec<Item<'_>>, metadata: &BTreeMap<String, String>) -> Result<()> {
     // Wide types first keeps every tensor aligned to its type.
     items.sort_by(|a, b| b.dtype.bytes().cmp(&a.dtype.bytes()).then_with(|| a.name.cmp(&b.name)));
@@ -227,7 +227,7 @@ fn write_items(path: &Path, header: &[u8], items: &[Item<'_>]) -> Result<()> {
     writer.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
     writer.write_all(header).map_err(failed)?;
     for item in items {
-        writer.write_all(&(item.bytes)()).map_err(failed)?;
+        writer.write_all(&(item.bytes)()?).map_err(failed)?;
     }
     let file = writer.into_inner().map_err(|error| failed(error.into_error()))?;
     file.sync_all().map_err(failed)

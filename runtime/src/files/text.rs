@@ -5,8 +5,8 @@ use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use crate::cpu::memory::machine_bytes;
 use crate::error::{Result, RuntimeError};
-use crate::memory::machine_bytes;
 
 /// The bytes of a file, or of all text files in a folder and its folders, one behind the other.
 /// In folders, hidden entries, links and files that are not UTF-8 are left out.

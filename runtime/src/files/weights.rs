@@ -66,7 +66,7 @@ pub fn load_weights(session: &mut Session, paths: &[PathBuf]) -> Result<()> {
                 }
                 whole.extend(bytes);
             }
-            session.set_state_bytes(tensor, &whole);
+            session.set_state_bytes(tensor, &whole)?;
         }
     }
     Ok(())
@@ -159,7 +159,7 @@ impl NameIndex {
 /// there is one.
 ///
 /// # Errors
-/// Two parameters with one name.
+/// Two parameters with one name; what a device says.
 pub fn parameters(session: &Session) -> Result<IndexMap<String, HostTensor>> {
     let mut all = IndexMap::new();
     for (index, tensor) in session.program().state.iter().enumerate() {
@@ -168,7 +168,7 @@ pub fn parameters(session: &Session) -> Result<IndexMap<String, HostTensor>> {
         }
         let master = |other: &StateTensor| other.role == Role::Master && other.path == tensor.path;
         let source = session.program().state.iter().position(master).unwrap_or(index);
-        let whole = session.state(StateId(source as u32));
+        let whole = session.state(StateId(source as u32))?;
         let plain = TensorName::plain(&tensor.path);
         for (name, part) in unstack(tensor.names.first().unwrap_or(&plain), whole) {
             if all.insert(name.clone(), part).is_some() {

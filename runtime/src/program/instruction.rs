@@ -217,6 +217,14 @@ pub struct AttentionCall {
     pub k_offset: Affine,
 }
 
+impl AttentionCall {
+    /// Its tensors, in the order in which kernels take them.
+    #[must_use]
+    pub fn tensors(&self) -> [&BufferRef; 5] {
+        [&self.q, &self.k, &self.v, &self.o, &self.lse]
+    }
+}
+
 /// A call of the gradient of flash attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionBackwardCall {
@@ -244,6 +252,15 @@ pub struct AttentionBackwardCall {
     pub q_offset: Affine,
     /// Global coordinate of the first key.
     pub k_offset: Affine,
+}
+
+impl AttentionBackwardCall {
+    /// Its tensors, in the order in which kernels take them.
+    #[must_use]
+    pub fn tensors(&self) -> [&BufferRef; 9] {
+        let Self { spec: _, q, k, v, o, lse, o_gradient, q_gradient, k_gradient, v_gradient, .. } = self;
+        [q, k, v, o, lse, o_gradient, q_gradient, k_gradient, v_gradient]
+    }
 }
 
 /// The order in which a loop's index runs.
@@ -439,6 +456,14 @@ impl Transfer {
             Position::SplitInside => (inner_split, middle_split),
         };
         Self { outer, middle, inner, position, source, target }
+    }
+
+    /// Rows of bytes as one block whose elements are single bytes.
+    #[must_use]
+    pub fn rows(rows: u64, row_bytes: u64, source_pitch: u64, target_pitch: u64) -> Self {
+        let pitch = |pitch: u64| Strides { outer: pitch, middle: 0, block: 0 };
+        let row = Self::all_gather(rows, Part::even(row_bytes, 1));
+        Self { source: pitch(source_pitch), target: pitch(target_pitch), ..row }
     }
 
     /// What there is of the block that has these numbers in source and target.

@@ -89,6 +89,21 @@ impl DType {
             Self::Bool => "bool",
         }
     }
+
+    /// The bytes of a value, rounded to this type; the first [`DType::bytes`] count.
+    #[must_use]
+    pub fn pattern(self, value: f64) -> [u8; 4] {
+        match self {
+            Self::F32 => (value as f32).to_le_bytes(),
+            Self::I32 => (value as i32).to_le_bytes(),
+            Self::U32 => (value as u32).to_le_bytes(),
+            Self::Bf16 => {
+                let [low, high] = half::bf16::from_f32(value as f32).to_le_bytes();
+                [low, high, 0, 0]
+            }
+            Self::Bool => [u8::from(value != 0.0), 0, 0, 0],
+        }
+    }
 }
 
 /// Bytes of its stack that a thread touches at most.

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::collectives::{Refusal, Seat};
 use crate::error::{Result, RuntimeError};
-use crate::executor::{Executor, Interruption, NotFinite, StepNumbers, Trouble};
+use crate::executor::{Backend, Executor, Interruption, NotFinite, StepNumbers, Trouble};
 use crate::health::Health;
 use crate::program::{LocationId, Program};
 use crate::signal::Signal;
-use crate::team::Team;
+use dtlc_emulator::DriverError;
 
 /// How the owner and the ranks talk.
 pub struct Control {
@@ -81,25 +81,18 @@ impl Control {
 }
 
 /// One rank's thread.
-pub struct Rank {
+pub struct Rank<B: Backend> {
     number: usize,
-    executor: Executor,
-    team: Arc<Team>,
+    executor: Executor<B>,
     control: Arc<Control>,
     /// Whether to poison the arena before each step.
     poison: bool,
 }
 
-impl Rank {
+impl<B: Backend> Rank<B> {
     /// A rank that has done nothing yet.
-    pub fn new(
-        number: usize,
-        executor: Executor,
-        team: Arc<Team>,
-        control: Arc<Control>,
-        poison: bool,
-    ) -> Self {
-        Self { number, executor, team, control, poison }
+    pub fn new(number: usize, executor: Executor<B>, control: Arc<Control>, poison: bool) -> Self {
+        Self { number, executor, control, poison }
     }
 
     /// Runs a step whenever one is asked for, until the session closes.
@@ -108,7 +101,7 @@ impl Rank {
         loop {
             self.control.asked.wait(0, |asked| asked != seen, || false);
             if self.control.closing.load(Ordering::Acquire) {
-                self.team.close();
+                self.executor.close();
                 return;
             }
             seen = self.control.asked.get();
@@ -123,12 +116,7 @@ impl Rank {
             seed: self.control.seed.load(Ordering::Relaxed),
         };
         let poison = self.poison;
-        let step = || {
-            if poison {
-                self.executor.poison_arena();
-            }
-            self.executor.step(numbers)
-        };
+        let step = || self.executor.step(numbers, poison);
         let failure = match catch_unwind(AssertUnwindSafe(step)) {
             Ok(Ok(())) => return,
             Ok(Err(interruption)) => self.describe(interruption),
@@ -158,6 +146,7 @@ impl Rank {
                      computed before in this step is finite"
                 )))
             }
+            Trouble::Device(error) => Some(self.describe_device(&error, &place)),
             Trouble::Refused { refusal: Refusal::Abandoned, .. } => None,
             Trouble::Refused { seat, refusal: Refusal::Missing(member) } => {
                 let missing = self.executor.seats()[seat].rank(member);
@@ -173,6 +162,22 @@ impl Rank {
             Trouble::Refused { seat, refusal: Refusal::Disagrees(member) } => {
                 Some(self.describe_disagreement(&self.executor.seats()[seat], member, &place))
             }
+        }
+    }
+
+    /// What a device says. What it has no room for, or says of itself, is the machine's; all else we made.
+    fn describe_device(&self, error: &DriverError, place: &str) -> RuntimeError {
+        let text = format!("{} at {place}: {error}", self.name(self.number));
+        match error {
+            DriverError::OutOfMemory { .. } | DriverError::Device(_) => RuntimeError::Fault(text),
+            DriverError::NotAllocated(_)
+            | DriverError::OutOfBounds { .. }
+            | DriverError::Uninitialised { .. }
+            | DriverError::Module { .. }
+            | DriverError::NoSuchKernel(_)
+            | DriverError::BadHandle(_)
+            | DriverError::BadLaunch { .. }
+            | DriverError::Fault(_) => RuntimeError::Bug(text),
         }
     }
 

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use crate::error::{Result, RuntimeError};
-use crate::memory::{RankMemory, Region};
 use crate::program::{DType, Initial, Input, Layout, Mesh, Output, Space, StateId, StateTensor};
 use crate::random::Stream;
 use crate::shards::{for_each_stretch, gather, is_first_replica, scatter};
 use crate::tensor::{FileType, HostTensor, convert, write_float};
 
 use super::Session;
+use super::memories::Piece;
 
 impl Session {
     /// Sets all state to its initial values.
     ///
     /// # Errors
-    /// An initialiser that does not fit its tensor's type, a bug of the compiler.
+    /// An initialiser that does not fit its tensor's type, a bug of the compiler; what a device says.
     pub fn initialise(&mut self, seed: u64) -> Result<()> {
         self.initialise_where(seed, |_| true)
     }
@@ -46,7 +46,7 @@ impl Session {
                 return Err(RuntimeError::Bug(format!("`{}` can't start as random integers", tensor.path)));
             }
             if wanted(initial) {
-                self.fill_state(tensor, Stream::new(seed, &source.path), initial);
+                self.fill_state(tensor, Stream::new(seed, &source.path), initial)?;
             }
         }
         Ok(())
@@ -56,7 +56,7 @@ impl Session {
     /// long as the elements are in the same order.
     ///
     /// # Errors
-    /// No such input, or a tensor that does not fit it.
+    /// No such input, or a tensor that does not fit it; what a device says.
     pub fn set_input(&mut self, name: &str, tensor: &HostTensor) -> Result<()> {
         let program = Arc::clone(&self.program);
         let Some(input) = program.inputs.iter().find(|input| input.name == name) else {
@@ -67,18 +67,22 @@ impl Session {
             )));
         };
         let bytes = fitted(&input.layout, tensor, &format!("input `{name}`"))?;
-        self.set_input_bytes(input, &bytes);
-        Ok(())
+        self.set_input_bytes(input, &bytes)
     }
 
     /// Gives an input its value as bytes of the whole tensor in the input's own type.
-    pub(crate) fn set_input_bytes(&mut self, input: &Input, whole: &[u8]) {
-        self.scatter_to(&input.layout, input.offset, whole, |memory| &mut memory.input);
+    ///
+    /// # Errors
+    /// What a device says.
+    pub(crate) fn set_input_bytes(&mut self, input: &Input, whole: &[u8]) -> Result<()> {
+        self.scatter_to(&input.layout, Space::Input, input.offset, whole)
     }
 
     /// A state tensor, whole and without pads.
-    #[must_use]
-    pub fn state(&self, id: StateId) -> HostTensor {
+    ///
+    /// # Errors
+    /// What a device says.
+    pub fn state(&self, id: StateId) -> Result<HostTensor> {
         let tensor = &self.program.state[id.index()];
         self.gather_from(&tensor.layout, Space::State, tensor.offset)
     }
@@ -86,93 +90,86 @@ impl Session {
     /// Sets a state tensor.
     ///
     /// # Errors
-    /// A tensor that does not fit it.
+    /// A tensor that does not fit it; what a device says.
     pub fn set_state(&mut self, id: StateId, value: &HostTensor) -> Result<()> {
         let program = Arc::clone(&self.program);
         let tensor = &program.state[id.index()];
         let bytes = fitted(&tensor.layout, value, &format!("`{}`", tensor.path))?;
-        self.set_state_bytes(tensor, &bytes);
-        Ok(())
+        self.set_state_bytes(tensor, &bytes)
     }
 
     /// Sets a state tensor from bytes of the whole tensor in its own type.
-    pub(crate) fn set_state_bytes(&mut self, tensor: &StateTensor, whole: &[u8]) {
-        self.scatter_to(&tensor.layout, tensor.offset, whole, |memory| &mut memory.state);
+    ///
+    /// # Errors
+    /// What a device says.
+    pub(crate) fn set_state_bytes(&mut self, tensor: &StateTensor, whole: &[u8]) -> Result<()> {
+        self.scatter_to(&tensor.layout, Space::State, tensor.offset, whole)
     }
 
     /// An output of the last step, whole.
-    #[must_use]
-    pub fn output(&self, output: &Output) -> HostTensor {
+    ///
+    /// # Errors
+    /// What a device says.
+    pub fn output(&self, output: &Output) -> Result<HostTensor> {
         self.gather_from(&output.layout, output.buffer.space, output.buffer.offset)
     }
 
     /// The first element of an output of the last step as a number, such as the loss; `None` if
     /// there is no output of that name.
-    #[must_use]
-    pub fn scalar(&self, name: &str) -> Option<f32> {
-        let output = self.program.outputs.iter().find(|output| output.name.template == name)?;
-        self.output(output).to_f32().first().copied()
+    ///
+    /// # Errors
+    /// What a device says.
+    pub fn scalar(&self, name: &str) -> Result<Option<f32>> {
+        let output = self.program.outputs.iter().find(|output| output.name.template == name);
+        let Some(output) = output else { return Ok(None) };
+        Ok(self.output(output)?.to_f32().first().copied())
     }
 
-    fn scatter_to(
-        &mut self,
-        layout: &Layout,
-        offset: u64,
-        whole: &[u8],
-        region: impl Fn(&mut RankMemory) -> &mut Region,
-    ) {
+    fn scatter_to(&mut self, layout: &Layout, space: Space, offset: u64, whole: &[u8]) -> Result<()> {
         let mesh = &self.program.mesh;
-        let bytes = layout.local_bytes(mesh) as usize;
-        for (rank, memory) in self.memories.iter_mut().enumerate() {
-            // SAFETY: no step is running, since this borrows the session mutably.
-            let space = unsafe { region(memory).contents_mut() };
-            let shard = &mut space[offset as usize..][..bytes];
-            scatter(layout, mesh, &mesh.coordinates(rank as u64), whole, shard);
-        }
-    }
-
-    fn gather_from(&self, layout: &Layout, space: Space, offset: u64) -> HostTensor {
-        let mesh = &self.program.mesh;
-        let bytes = layout.local_bytes(mesh) as usize;
-        let mut whole = vec![0; (layout.global_elements() * layout.dtype.bytes()) as usize];
-        for (rank, memory) in self.memories.iter().enumerate() {
-            let coordinates = mesh.coordinates(rank as u64);
-            if !is_first_replica(layout, &coordinates) {
-                continue;
+        let piece = Piece { space, offset, bytes: layout.local_bytes(mesh) as usize };
+        self.memories.write(piece, |shards| {
+            for (rank, shard) in shards.into_iter().enumerate() {
+                scatter(layout, mesh, &mesh.coordinates(rank as u64), whole, shard);
             }
-            let region = match space {
-                Space::State => &memory.state,
-                Space::Arena => &memory.arena,
-                Space::Input => &memory.input,
-            };
-            // SAFETY: a step runs only while the session is borrowed mutably, so nobody writes.
-            let shard = unsafe { &region.contents()[offset as usize..][..bytes] };
-            gather(layout, mesh, &coordinates, shard, &mut whole);
+        })
+    }
+
+    fn gather_from(&self, layout: &Layout, space: Space, offset: u64) -> Result<HostTensor> {
+        let mesh = &self.program.mesh;
+        let piece = Piece { space, offset, bytes: layout.local_bytes(mesh) as usize };
+        let mut whole = vec![0; (layout.global_elements() * layout.dtype.bytes()) as usize];
+        for rank in 0..self.ranks {
+            let coordinates = mesh.coordinates(rank as u64);
+            if is_first_replica(layout, &coordinates) {
+                self.memories
+                    .read(rank, piece, |shard| gather(layout, mesh, &coordinates, shard, &mut whole))?;
+            }
         }
-        HostTensor { dtype: layout.dtype, shape: layout.global_shape(), bytes: whole }
+        Ok(HostTensor { dtype: layout.dtype, shape: layout.global_shape(), bytes: whole })
     }
 
     /// Computes each rank's shard of a tensor's initial value, ranks and their threads side by side.
-    fn fill_state(&mut self, tensor: &StateTensor, stream: Stream, initial: Initial) {
+    fn fill_state(&mut self, tensor: &StateTensor, stream: Stream, initial: Initial) -> Result<()> {
         let mesh = &self.program.mesh;
         let (bytes, width) = (tensor.layout.local_bytes(mesh) as usize, tensor.layout.dtype.bytes() as usize);
         let share = (bytes / width).div_ceil(self.threads_for_each_rank).max(1);
-        std::thread::scope(|scope| {
-            for (rank, memory) in self.memories.iter_mut().enumerate() {
-                // SAFETY: no step is running, since this borrows the session mutably.
-                let space = unsafe { memory.state.contents_mut() };
-                let shard = &mut space[tensor.offset as usize..][..bytes];
-                let coordinates = mesh.coordinates(rank as u64);
-                for (index, part) in shard.chunks_mut(share * width).enumerate() {
-                    let coordinates = coordinates.clone();
-                    scope.spawn(move || {
-                        fill_part(&tensor.layout, mesh, &coordinates, index * share, part, |index| {
-                            stream.value(initial, index).unwrap_or(0.0)
+        let piece = Piece { space: Space::State, offset: tensor.offset, bytes };
+        self.memories.write(piece, |shards| {
+            std::thread::scope(|scope| {
+                for (rank, shard) in shards.into_iter().enumerate() {
+                    let coordinates = mesh.coordinates(rank as u64);
+                    for (index, part) in shard.chunks_mut(share * width).enumerate() {
+                        let coordinates = coordinates.clone();
+                        scope.spawn(move || {
+                            fill_part(&tensor.layout, mesh, &coordinates, index * share, part, |index| {
+                                stream.value(initial, index).unwrap_or(0.0)
+                            });
                         });
-                    });
+                    }
                 }
-            }
-        });
+            });
+        })
     }
 }
 

@@ -84,7 +84,7 @@ pub fn start(program: &Program, options: Options) -> Session {
 /// The values of an output.
 pub fn values(session: &Session, name: &str) -> Vec<f32> {
     let output = session.program().outputs.iter().find(|output| output.name.template == name);
-    session.output(output.expect("the output is there")).to_f32()
+    session.output(output.expect("the output is there")).expect("it can be read").to_f32()
 }
 
 /// A kernel of the given code as the program's only one, and its call.

@@ -89,7 +89,7 @@ pub fn step(session: &mut Session, number: u64, inputs: &Tensors) -> Tensors {
         session.set_input(name, tensor).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     session.step(number, 7).unwrap_or_else(|error| panic!("{error}"));
-    dtlc_runtime::train::outputs(session)
+    dtlc_runtime::train::outputs(session).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Loss, outputs and gradients of one evaluation.
@@ -100,7 +100,10 @@ pub fn evaluate(source: &str, plan: &str, inputs: &Tensors) -> Tensors {
 /// All state by role and path: parameters, master weights, the optimizer's.
 pub fn states(session: &Session) -> Tensors {
     let named = session.program().state.iter().enumerate().map(|(index, state)| {
-        (format!("{:?} {}", state.role, state.path), session.state(StateId(index as u32)))
+        (
+            format!("{:?} {}", state.role, state.path),
+            session.state(StateId(index as u32)).expect("it can be read"),
+        )
     });
     named.collect()
 }

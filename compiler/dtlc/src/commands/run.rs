@@ -45,7 +45,7 @@ pub fn run(arguments: &Run, output: &Output) -> Result<(), Failure> {
     }
     let results = evaluate(&mut session, &inputs, arguments.seed)?;
     save_tensors(&arguments.output, &results)?;
-    let loss = session.scalar("loss");
+    let loss = session.scalar("loss")?;
     if output.json {
         return output.json(&json!({ "loss": loss, "outputs": results.keys().collect::<Vec<_>>() }));
     }

@@ -62,10 +62,10 @@ pub fn compare(compiled: &Compiled, seed: u64) -> Result<Differences, Failure> {
         session.step(1, seed)?;
         Ok(session)
     };
-    let reference = outputs(&step(reference)?);
+    let reference = outputs(&step(reference)?)?;
     let session = step(start(&many, Mode::Gradients)?)?;
     let ranks = session.program().mesh.ranks();
-    let placed = outputs(&session);
+    let placed = outputs(&session)?;
     drop(session);
     let updated = parameters(&step(start(&one, Mode::Train)?)?)?;
     let placed_update = parameters(&step(start(&many, Mode::Train)?)?)?;

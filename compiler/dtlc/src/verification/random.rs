@@ -26,7 +26,7 @@ pub fn weights(session: &mut Session, seed: u64) -> Result<IndexMap<String, Host
         if tensor.role != Role::Parameter {
             continue;
         }
-        let whole = session.state(StateId(index as u32));
+        let whole = session.state(StateId(index as u32))?;
         let mut values = whole.to_f32();
         if let Initial::Constant(_) = tensor.initial {
             let noise = numbers(seed, index as u32);

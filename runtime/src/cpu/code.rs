@@ -2,8 +2,8 @@
 //!
 //! Pages are writable while the code is copied in and executable after, never both.
 
+use super::memory::Region;
 use crate::error::{Result, RuntimeError};
-use crate::memory::Region;
 use crate::program::{KernelEntry, Program};
 
 /// A generated kernel: tensor addresses, integers, and the part of its outermost loop to run.

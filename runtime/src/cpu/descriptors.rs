@@ -7,12 +7,18 @@ use dtlc_kernels::signature::{
     AttentionBackwardSpec, AttentionSpec, MatmulSpec, Part, ScatterAddSpec, TakeSpec,
 };
 
-use super::{Frame, Shared, Trouble};
+use super::{Cpu, Shared};
+use crate::executor::{Point, Trouble};
 use crate::link::{Address, Integer};
 
-impl Frame {
-    pub(super) fn matmul(&self, spec: &MatmulSpec, operands: [&Address; 3]) -> Result<(), Trouble> {
-        let operands = Shared(operands.map(|operand| self.address(operand)));
+impl Cpu {
+    pub(super) fn matmul(
+        &self,
+        spec: &MatmulSpec,
+        operands: [&Address; 3],
+        point: &Point,
+    ) -> Result<(), Trouble> {
+        let operands = Shared(operands.map(|operand| self.address(operand, point)));
         self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
             let [a, b, c] = operands.get();
             // SAFETY: validation checked that the operands hold what the descriptor says.
@@ -25,9 +31,10 @@ impl Frame {
         spec: &TakeSpec,
         operands: [&Address; 3],
         offset: &Integer,
+        point: &Point,
     ) -> Result<(), Trouble> {
-        let operands = Shared(operands.map(|operand| self.address(operand)));
-        let offset = self.integer(offset);
+        let operands = Shared(operands.map(|operand| self.address(operand, point)));
+        let offset = offset.at(point);
         self.in_parts(spec.parts(self.team.threads()), |part, _| {
             let [table, ids, output] = operands.get();
             // SAFETY: validation checked that the operands hold what the descriptor says.
@@ -40,9 +47,10 @@ impl Frame {
         spec: &ScatterAddSpec,
         operands: [&Address; 3],
         offset: &Integer,
+        point: &Point,
     ) -> Result<(), Trouble> {
-        let operands = Shared(operands.map(|operand| self.address(operand)));
-        let offset = self.integer(offset);
+        let operands = Shared(operands.map(|operand| self.address(operand, point)));
+        let offset = offset.at(point);
         self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
             let [source, ids, output] = operands.get();
             // SAFETY: validation checked that the operands hold what the descriptor says.
@@ -55,9 +63,10 @@ impl Frame {
         spec: &AttentionSpec,
         tensors: &[Address; 5],
         offsets: &[Integer; 2],
+        point: &Point,
     ) -> Result<(), Trouble> {
-        let [q, k, v, o, lse] = tensors.each_ref().map(|tensor| self.address(tensor));
-        let [q_offset, k_offset] = offsets.each_ref().map(|offset| self.integer(offset));
+        let [q, k, v, o, lse] = tensors.each_ref().map(|tensor| self.address(tensor, point));
+        let [q_offset, k_offset] = offsets.each_ref().map(|offset| offset.at(point));
         let tensors = Shared(&ForwardTensors { q, k, v, o, lse: lse.cast(), q_offset, k_offset });
         self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
             // SAFETY: validation checked that the operands hold what the descriptor says.
@@ -70,10 +79,11 @@ impl Frame {
         spec: &AttentionBackwardSpec,
         tensors: &[Address; 9],
         offsets: &[Integer; 2],
+        point: &Point,
     ) -> Result<(), Trouble> {
         let [q, k, v, o, lse, o_gradient, q_gradient, k_gradient, v_gradient] =
-            tensors.each_ref().map(|tensor| self.address(tensor));
-        let [q_offset, k_offset] = offsets.each_ref().map(|offset| self.integer(offset));
+            tensors.each_ref().map(|tensor| self.address(tensor, point));
+        let [q_offset, k_offset] = offsets.each_ref().map(|offset| offset.at(point));
         let tensors = Shared(&BackwardTensors {
             q,
             k,

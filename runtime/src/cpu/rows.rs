@@ -1,15 +1,17 @@
 //! Copies and fills within a rank, divided over its threads.
 
-use super::{Frame, Shared, Trouble, parts_of};
-use crate::collectives::transfer::copy_block;
-use crate::link::LinkedCopy;
+use super::link::LinkedCopy;
+use super::transfer::copy_block;
+use super::{Cpu, Shared, parts_of};
+use crate::executor::{Point, Trouble};
 
 /// Fewer bytes than this are not worth a thread of their own.
 const GRAIN_BYTES: usize = 64 * 1024;
 
-impl Frame {
-    pub(super) fn copy(&self, copy: &LinkedCopy) -> Result<(), Trouble> {
-        let ends = Shared((self.address(&copy.source).cast_const(), self.address(&copy.target)));
+impl Cpu {
+    pub(super) fn copy(&self, copy: &LinkedCopy, point: &Point) -> Result<(), Trouble> {
+        let ends =
+            Shared((self.address(&copy.source, point).cast_const(), self.address(&copy.target, point)));
         let bytes = copy.rows.block_elements() as usize;
         let parts = parts_of(bytes as u64, GRAIN_BYTES as u64, self.team.threads());
         self.team.run(parts, &|part, _| {
