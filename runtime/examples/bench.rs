@@ -68,5 +68,6 @@ fn all_reduce(bytes: u64) -> Program {
         code: Vec::new(),
         locations: vec![Location { file: "bench".into(), line: 0, column: 0, text: "all-reduce".into() }],
         instructions: vec![at(Operation::Loop(steps))],
+        device: None,
     }
 }

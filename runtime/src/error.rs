@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use dtlc_emulator::DriverError;
+
 /// Why something failed; its text is for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeError {
@@ -34,6 +36,23 @@ impl RuntimeError {
     /// A file that the system did not let us use.
     pub fn file(path: &Path, reason: &dyn std::fmt::Display) -> Self {
         Self::File { path: path.to_owned(), reason: reason.to_string() }
+    }
+
+    /// What a device says of something. What it has no room for, or says of itself, is the machine's; all else we made.
+    #[must_use]
+    pub fn of_device(what: &str, error: &DriverError) -> Self {
+        let text = format!("{what}: {error}");
+        match error {
+            DriverError::OutOfMemory { .. } | DriverError::Device(_) => Self::Fault(text),
+            DriverError::NotAllocated(_)
+            | DriverError::OutOfBounds { .. }
+            | DriverError::Uninitialised { .. }
+            | DriverError::Module { .. }
+            | DriverError::NoSuchKernel(_)
+            | DriverError::BadHandle(_)
+            | DriverError::BadLaunch { .. }
+            | DriverError::Fault(_) => Self::Bug(text),
+        }
     }
 
     /// The exit status that the command ends with: 1 the input is at fault, 3 a fault at run time,

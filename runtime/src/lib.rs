@@ -5,6 +5,7 @@
 
 mod collectives;
 mod cpu;
+mod device;
 pub mod error;
 mod executor;
 pub mod files;
@@ -18,4 +19,5 @@ mod signal;
 pub mod tensor;
 pub mod train;
 
+pub use device::movement_kernels;
 pub use error::{Result, RuntimeError};

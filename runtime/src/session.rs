@@ -16,12 +16,14 @@ use crate::cpu::Cpu;
 use crate::cpu::code::LoadedCode;
 use crate::cpu::memory::{RankMemory, machine_bytes};
 use crate::cpu::team::Team;
+use crate::device::{Device, DeviceMemories, DeviceMemory, Loaded};
 use crate::error::{Result, RuntimeError};
 use crate::executor::{Backend, Executor, StepNumbers};
 pub use crate::executor::{Probe, Watch};
 use crate::link::link;
 use crate::program::{CpuFeatures, Program};
 use crate::signal::SPIN_ROUNDS;
+use dtlc_emulator::CudaDriver;
 use memories::Memories;
 use ranks::{Control, Rank};
 pub(crate) use tensors::same_order;
@@ -109,6 +111,24 @@ impl Session {
         Ok(session)
     }
 
+    /// Starts the ranks on a CUDA device, which they share. State and inputs are zero as with [`Session::start`].
+    ///
+    /// # Errors
+    /// A program that is not valid or has no code for devices, too many ranks, or what the device says.
+    pub fn start_on(driver: Arc<dyn CudaDriver>, program: Program, options: Options) -> Result<Self> {
+        let program = checked(program)?;
+        let ranks = program.mesh.ranks() as usize;
+        let loaded = Arc::new(Loaded::new(Arc::clone(&driver), &program)?);
+        let memories = DeviceMemories::new(driver, &program)?;
+        let backend = |memory: &DeviceMemory| Device::new(Arc::clone(&program), Arc::clone(&loaded), *memory);
+        let backends = memories.ranks().iter().map(backend).collect::<Result<_>>()?;
+        let threads = (cores() / ranks).max(1);
+        let mut session = Self::new(program, Memories::Device(memories), threads, options);
+        // Ranks wait for the device more than for each other.
+        session.start_ranks::<Device>(backends, 0)?;
+        Ok(session)
+    }
+
     fn new(program: Arc<Program>, memories: Memories, threads: usize, options: Options) -> Self {
         let ranks = program.mesh.ranks() as usize;
         Self {
@@ -137,7 +157,10 @@ impl Session {
     /// Bytes that one rank touches in a step, as planned.
     #[must_use]
     pub fn rank_bytes(&self) -> u64 {
-        self.program.rank_bytes(self.threads_for_each_rank as u64)
+        match self.memories {
+            Memories::Host(_) => self.program.rank_bytes(self.threads_for_each_rank as u64),
+            Memories::Device(_) => self.program.device_bytes(),
+        }
     }
 
     /// Runs one step on all ranks and waits for them. Allocates nothing if all goes well.

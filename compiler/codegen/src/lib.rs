@@ -2,6 +2,7 @@
 pub mod assemble;
 pub mod cranelift;
 pub mod cuda;
+pub mod device;
 pub mod kir;
 pub mod lower;
 pub mod math;

@@ -17,7 +17,7 @@ use super::Program;
 use crate::error::{Result, RuntimeError};
 
 const MAGIC: [u8; 8] = *b"DTLCPROG";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const HEADER_BYTES: usize = 88;
 
 /// A set of CPU features (and the architecture) that machine code needs.
@@ -180,7 +180,13 @@ fn word(bytes: &[u8], offset: usize) -> u32 {
 /// Changes whenever the types that make up a program change.
 fn schema() -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
-    for source in [include_str!("mod.rs"), include_str!("layout.rs"), include_str!("instruction.rs")] {
+    let sources = [
+        include_str!("mod.rs"),
+        include_str!("layout.rs"),
+        include_str!("instruction.rs"),
+        include_str!("device.rs"),
+    ];
+    for source in sources {
         hasher.update(source.as_bytes());
     }
     *hasher.finalize().as_bytes()

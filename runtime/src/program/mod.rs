@@ -6,6 +6,7 @@
 //! [`Affine`] number over its mesh coordinates.
 
 pub mod artifact;
+pub mod device;
 pub mod instruction;
 pub mod layout;
 pub mod text;
@@ -14,6 +15,7 @@ mod validate;
 use serde::{Deserialize, Serialize};
 
 pub use artifact::CpuFeatures;
+pub use device::DeviceSection;
 pub use instruction::LOOP_DEPTH_LIMIT;
 pub use instruction::{
     Affine, AffineTerm, AttentionBackwardCall, AttentionCall, BufferRef, BufferTerm, Collective,
@@ -141,6 +143,9 @@ pub struct Program {
     pub locations: Vec<Location>,
     /// One step, in the order that every rank runs it.
     pub instructions: Vec<Instruction>,
+    /// The code for CUDA devices; none where the program is for the CPU alone.
+    #[serde(default)]
+    pub device: Option<DeviceSection>,
 }
 
 impl Program {
@@ -148,9 +153,19 @@ impl Program {
     #[must_use]
     pub fn rank_bytes(&self, threads: u64) -> u64 {
         let scratch = self.thread_scratch_bytes.saturating_add(STACK_BYTES).saturating_mul(threads);
-        [self.arena_bytes, self.state_bytes, self.input_bytes]
-            .iter()
-            .fold(scratch, |sum, &bytes| sum.saturating_add(bytes))
+        self.space_bytes().saturating_add(scratch)
+    }
+
+    /// Bytes that one rank needs on a device: its spaces and scratch.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        let scratch = self.device.as_ref().map_or(0, DeviceSection::scratch_bytes);
+        self.space_bytes().saturating_add(scratch)
+    }
+
+    fn space_bytes(&self) -> u64 {
+        let spaces = [self.arena_bytes, self.state_bytes, self.input_bytes];
+        spaces.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
     }
 }
 

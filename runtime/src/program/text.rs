@@ -4,6 +4,7 @@
 //! passed over in reading. The machine code is hexadecimal, a kernel after the other. Reading it back gives an equal
 //! program, checked as an artifact is. What runs is the artifact, never this text.
 
+use super::device::{DeviceModule, DeviceSection};
 use super::{Instruction, Location, LocationId, Loop, Operation, Program};
 use crate::error::{Result, RuntimeError};
 use serde::Serialize;
@@ -94,6 +95,7 @@ impl Writer<'_> {
             code,
             locations,
             instructions,
+            device,
         } = self.program;
         self.line(0, "{");
         self.field("name", name)?;
@@ -112,8 +114,34 @@ impl Writer<'_> {
             self.table("locations", locations)?;
         }
         let instructions = self.instructions(2, instructions)?;
-        self.list(1, "\"instructions\": [", &instructions, "]");
+        let device = device.as_ref().filter(|_| self.detail == Detail::Full);
+        self.list(1, "\"instructions\": [", &instructions, if device.is_some() { "]," } else { "]" });
+        if let Some(device) = device {
+            self.device(device)?;
+        }
         self.line(0, "}");
+        Ok(())
+    }
+
+    /// The code for devices: a line for each line of PTX, function and call.
+    fn device(&mut self, device: &DeviceSection) -> Json<()> {
+        let DeviceSection { modules, functions, calls } = device;
+        let on_lines =
+            |entries: &mut dyn Iterator<Item = Json<String>>| entries.collect::<Json<Vec<String>>>();
+        self.line(1, "\"device\": {");
+        self.line(2, "\"modules\": [");
+        for (number, DeviceModule { name, ptx, cubins }) in modules.iter().enumerate() {
+            let end = if number + 1 < modules.len() { "}," } else { "}" };
+            self.line(3, &format!("{{\"name\": {}, \"cubins\": {},", value(name)?, value(cubins)?));
+            let lines = on_lines(&mut lines::of(ptx).map(|line| value(&line)))?;
+            self.list(3, "\"ptx\": [", &lines, &format!("]{end}"));
+        }
+        self.line(2, "],");
+        let functions = on_lines(&mut functions.iter().map(value))?;
+        self.list(2, "\"functions\": [", &functions, "],");
+        let calls = on_lines(&mut calls.iter().map(value))?;
+        self.list(2, "\"calls\": [", &calls, "]");
+        self.line(1, "}");
         Ok(())
     }
 
@@ -245,7 +273,38 @@ pub(super) mod real {
     }
 }
 
-/// How [`Program::code`] is written: as bytes where a machine reads it, else as lines of hexadecimal digits.
+/// How a text of many lines is written: as it is where a machine reads it, else as a list of its lines.
+pub(super) mod lines {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    /// The lines, which joined by line ends are the text.
+    pub(in crate::program) fn of(text: &str) -> impl Iterator<Item = &str> {
+        text.split('\n')
+    }
+
+    pub(in crate::program) fn serialize<S: Serializer>(
+        text: &String,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.collect_seq(of(text))
+        } else {
+            text.serialize(serializer)
+        }
+    }
+
+    pub(in crate::program) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<String, D::Error> {
+        if deserializer.is_human_readable() {
+            Ok(Vec::<String>::deserialize(deserializer)?.join("\n"))
+        } else {
+            String::deserialize(deserializer)
+        }
+    }
+}
+
+/// How machine code, such as [`Program::code`], is written: as bytes where a machine reads it, else as lines of hexadecimal digits.
 pub(super) mod machine_code {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,6 +1,7 @@
 //! The ranks' memory, wherever it is, as the session's owner reads and writes it between steps.
 
 use crate::cpu::memory::{RankMemory, Region};
+use crate::device::DeviceMemories;
 use crate::error::Result;
 use crate::program::Space;
 
@@ -19,6 +20,8 @@ pub struct Piece {
 pub enum Memories {
     /// In this process.
     Host(Vec<RankMemory>),
+    /// On a device.
+    Device(DeviceMemories),
 }
 
 impl Default for Memories {
@@ -44,6 +47,14 @@ impl Memories {
                 fill(ranks.iter_mut().map(shard).collect());
                 Ok(())
             }
+            Self::Device(memories) => {
+                let mut shards = vec![vec![0; piece.bytes]; memories.ranks().len()];
+                fill(shards.iter_mut().map(Vec::as_mut_slice).collect());
+                for (rank, shard) in shards.iter().enumerate() {
+                    memories.write(rank, piece.space, piece.offset, shard)?;
+                }
+                memories.settle()
+            }
         }
     }
 
@@ -63,6 +74,12 @@ impl Memories {
                 // SAFETY: a step runs only while the session is borrowed mutably, so nobody writes.
                 let space = unsafe { region.contents() };
                 read(&space[piece.offset as usize..][..piece.bytes]);
+                Ok(())
+            }
+            Self::Device(memories) => {
+                let mut bytes = vec![0; piece.bytes];
+                memories.read(rank, piece.space, piece.offset, &mut bytes)?;
+                read(&bytes);
                 Ok(())
             }
         }

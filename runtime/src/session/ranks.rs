@@ -11,7 +11,6 @@ use crate::executor::{Backend, Executor, Interruption, NotFinite, StepNumbers, T
 use crate::health::Health;
 use crate::program::{LocationId, Program};
 use crate::signal::Signal;
-use dtlc_emulator::DriverError;
 
 /// How the owner and the ranks talk.
 pub struct Control {
@@ -146,7 +145,10 @@ impl<B: Backend> Rank<B> {
                      computed before in this step is finite"
                 )))
             }
-            Trouble::Device(error) => Some(self.describe_device(&error, &place)),
+            Trouble::Device(error) => {
+                let own = self.name(self.number);
+                Some(RuntimeError::of_device(&format!("{own} at {place}"), &error))
+            }
             Trouble::Refused { refusal: Refusal::Abandoned, .. } => None,
             Trouble::Refused { seat, refusal: Refusal::Missing(member) } => {
                 let missing = self.executor.seats()[seat].rank(member);
@@ -162,22 +164,6 @@ impl<B: Backend> Rank<B> {
             Trouble::Refused { seat, refusal: Refusal::Disagrees(member) } => {
                 Some(self.describe_disagreement(&self.executor.seats()[seat], member, &place))
             }
-        }
-    }
-
-    /// What a device says. What it has no room for, or says of itself, is the machine's; all else we made.
-    fn describe_device(&self, error: &DriverError, place: &str) -> RuntimeError {
-        let text = format!("{} at {place}: {error}", self.name(self.number));
-        match error {
-            DriverError::OutOfMemory { .. } | DriverError::Device(_) => RuntimeError::Fault(text),
-            DriverError::NotAllocated(_)
-            | DriverError::OutOfBounds { .. }
-            | DriverError::Uninitialised { .. }
-            | DriverError::Module { .. }
-            | DriverError::NoSuchKernel(_)
-            | DriverError::BadHandle(_)
-            | DriverError::BadLaunch { .. }
-            | DriverError::Fault(_) => RuntimeError::Bug(text),
         }
     }
 

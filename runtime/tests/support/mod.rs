@@ -34,6 +34,7 @@ pub fn empty_program(axes: &[(&str, u32)]) -> Program {
         code: Vec::new(),
         locations: vec![location(1, "first"), location(7, "second"), location(9, "third")],
         instructions: Vec::new(),
+        device: None,
     }
 }
 

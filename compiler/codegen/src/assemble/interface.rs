@@ -88,6 +88,7 @@ impl Assembler<'_> {
                 code: self.code,
                 locations: self.locations,
                 instructions,
+                device: None,
             },
             kernels: self.listings,
         })

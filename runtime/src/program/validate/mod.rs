@@ -3,6 +3,7 @@
 //! What it can't check is the machine code itself: who gives a program gives code to run.
 
 mod descriptors;
+mod device;
 mod flight;
 
 use flight::check_flights;
@@ -42,7 +43,8 @@ impl Program {
         self.check_outputs()?;
         self.check_kernels()?;
         check_flights(&self.instructions, &mut BTreeSet::new())?;
-        self.check_body(&self.instructions, &mut Vec::new())
+        self.check_body(&self.instructions, &mut Vec::new())?;
+        self.check_device()
     }
 
     fn check_mesh(&self) -> Check {

@@ -40,6 +40,15 @@ impl Architecture {
             Self::Sm100a => "sm_100a",
         }
     }
+
+    /// The compute capability of its devices, major and minor.
+    pub fn capability(self) -> [u32; 2] {
+        match self {
+            Self::Sm80 => [8, 0],
+            Self::Sm90a => [9, 0],
+            Self::Sm100a => [10, 0],
+        }
+    }
 }
 
 /// The options beside the architecture. Products and sums are not contracted, so that results have the bits of the CPU's;

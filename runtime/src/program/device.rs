@@ -1,0 +1,187 @@
+//! What a program has for CUDA devices beside its machine code: modules, and which launches perform which operation.
+//!
+//! Made by the compiler through NVRTC, loaded by `crate::device`. Copies, fills and reductions between ranks need functions
+//! only: their launches follow from sizes that are known where they run.
+
+use dtlc_kernels::cuda::DeviceArgument;
+use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
+use serde::{Deserialize, Serialize};
+
+use super::{Affine, BufferRef, KernelId, Operation, Program};
+
+/// A program's code for CUDA devices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceSection {
+    /// What a device loads.
+    pub modules: Vec<DeviceModule>,
+    /// The kernels of the modules, by names that differ.
+    pub functions: Vec<DeviceFunction>,
+    /// How each operation is performed.
+    pub calls: Vec<DeviceCall>,
+}
+
+/// One compiled translation unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceModule {
+    /// Its name, for messages.
+    pub name: String,
+    /// What any later architecture can run.
+    #[serde(with = "super::text::lines")]
+    pub ptx: String,
+    /// Machine code, for exactly one architecture each.
+    pub cubins: Vec<Cubin>,
+}
+
+/// Machine code of a module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cubin {
+    /// The compute capability that it is for, major and minor: 9 and 0 of an H200.
+    pub capability: [u32; 2],
+    /// The code.
+    #[serde(with = "super::text::machine_code")]
+    pub bytes: Vec<u8>,
+}
+
+/// A kernel of a module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceFunction {
+    /// Its name there.
+    pub name: String,
+    /// The module, by its place in [`DeviceSection::modules`].
+    pub module: u32,
+}
+
+/// What is performed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Work {
+    /// A generated kernel.
+    Kernel(KernelId),
+    /// See [`Operation::Matmul`].
+    Matmul(MatmulSpec),
+    /// See [`Operation::Attention`].
+    Attention(AttentionSpec),
+    /// See [`Operation::AttentionBackward`].
+    AttentionBackward(AttentionBackwardSpec),
+    /// See [`Operation::Take`].
+    Take(TakeSpec),
+    /// See [`Operation::ScatterAdd`].
+    ScatterAdd(ScatterAddSpec),
+}
+
+/// How something is performed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceCall {
+    /// What.
+    pub work: Work,
+    /// Device memory that the launches share and that has no value before and after.
+    pub scratch_bytes: u64,
+    /// The launches, each of which begins when the one before it is done.
+    pub launches: Vec<Launch>,
+}
+
+/// One launch of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The kernel, by its place in [`DeviceSection::functions`].
+    pub function: u32,
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y and z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared_bytes: u32,
+    /// The kernel's arguments, eight bytes each.
+    pub arguments: Vec<LaunchArgument>,
+}
+
+/// An argument of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LaunchArgument {
+    /// The address of the operation's buffer with this number, in the order of [`operands`].
+    Pointer(u32),
+    /// The operation's integer with this number.
+    Integer(u32),
+    /// The address of this byte of scratch.
+    Scratch(u64),
+    /// This number.
+    Constant(i64),
+}
+
+impl From<DeviceArgument> for LaunchArgument {
+    fn from(argument: DeviceArgument) -> Self {
+        match argument {
+            DeviceArgument::Pointer(number) => Self::Pointer(number),
+            DeviceArgument::Integer(number) => Self::Integer(number),
+            DeviceArgument::Scratch(byte) => Self::Scratch(byte),
+            DeviceArgument::Constant(value) => Self::Constant(value),
+        }
+    }
+}
+
+impl Work {
+    /// What an operation asks of a device; none of what needs no code of its own.
+    #[must_use]
+    pub fn of(operation: &Operation) -> Option<Self> {
+        match operation {
+            Operation::Kernel(call) => Some(Self::Kernel(call.kernel)),
+            Operation::Matmul { spec, .. } => Some(Self::Matmul(spec.clone())),
+            Operation::Attention(call) => Some(Self::Attention(call.spec.clone())),
+            Operation::AttentionBackward(call) => Some(Self::AttentionBackward(call.spec.clone())),
+            Operation::Take { spec, .. } => Some(Self::Take(spec.clone())),
+            Operation::ScatterAdd { spec, .. } => Some(Self::ScatterAdd(spec.clone())),
+            Operation::Loop(_)
+            | Operation::Copy { .. }
+            | Operation::Fill { .. }
+            | Operation::Collective(_)
+            | Operation::Done(_) => None,
+        }
+    }
+
+    /// How many buffers and integers it takes; none of a kernel that the program does not have.
+    #[must_use]
+    pub fn operands(&self, program: &Program) -> Option<[u32; 2]> {
+        match self {
+            Self::Kernel(kernel) => {
+                program.kernels.get(kernel.index()).map(|kernel| [kernel.pointers, kernel.integers])
+            }
+            Self::Matmul(_) => Some([3, 0]),
+            Self::Attention(_) => Some([5, 2]),
+            Self::AttentionBackward(_) => Some([9, 2]),
+            Self::Take(_) | Self::ScatterAdd(_) => Some([3, 1]),
+        }
+    }
+}
+
+impl DeviceSection {
+    /// How some work is performed.
+    #[must_use]
+    pub fn call(&self, work: &Work) -> Option<&DeviceCall> {
+        self.calls.iter().find(|call| call.work == *work)
+    }
+
+    /// Bytes of scratch that any call needs.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> u64 {
+        self.calls.iter().map(|call| call.scratch_bytes).max().unwrap_or(0)
+    }
+}
+
+/// The buffers and integers of an operation that is some [`Work`], in the order in which its kernels number them.
+#[must_use]
+pub fn operands(operation: &Operation) -> (Vec<&BufferRef>, Vec<&Affine>) {
+    match operation {
+        Operation::Kernel(call) => (call.pointers.iter().collect(), call.integers.iter().collect()),
+        Operation::Matmul { spec: _, a, b, c } => (vec![a, b, c], Vec::new()),
+        Operation::Attention(call) => (call.tensors().to_vec(), vec![&call.q_offset, &call.k_offset]),
+        Operation::AttentionBackward(call) => (call.tensors().to_vec(), vec![&call.q_offset, &call.k_offset]),
+        Operation::Take { spec: _, table, ids, output, offset } => (vec![table, ids, output], vec![offset]),
+        Operation::ScatterAdd { spec: _, source, ids, output, offset } => {
+            (vec![source, ids, output], vec![offset])
+        }
+        Operation::Loop(_)
+        | Operation::Copy { .. }
+        | Operation::Fill { .. }
+        | Operation::Collective(_)
+        | Operation::Done(_) => (Vec::new(), Vec::new()),
+    }
+}
