@@ -210,10 +210,7 @@ fn library_call(work: &Work) -> Result<library::DeviceCall, InvalidSpec> {
     match work {
         // Generated kernels are no part of the library.
         Work::Kernel(_) => Ok(library::DeviceCall::default()),
-        Work::Matmul(_)
-        | Work::Attention(_)
-        | Work::AttentionBackward(_)
-        | Work::Take(_)
-        | Work::ScatterAdd(_) => Err(InvalidSpec { reason: "the library has no such kernel for devices" }),
+        Work::Matmul(spec) => library::matmul(spec),
+        Work::Attention(_) | Work::AttentionBackward(_) | Work::Take(_) | Work::ScatterAdd(_) => Err(InvalidSpec { reason: "the library has no such kernel for devices" }),
     }
 }
