@@ -2,6 +2,7 @@
 //! `judge bf16 FIRST COUNT` for those from FIRST on that compute in bf16. Prints verdicts as they come, and writes what
 //! fails, made small, to the folder `DTLC_KEEP`; at the end how often each operation was there.
 
+use dtlc_tests::backend::on_cpu;
 use dtlc_tests::random::Case;
 use dtlc_tests::random::coverage::Coverage;
 use dtlc_tests::random::judge::{Verdict, examine, judge, judge_slopes};
@@ -49,7 +50,7 @@ fn several(seeds: impl Iterator<Item = u64>) {
     let mut coverage = Coverage::default();
     for seed in seeds {
         let case = Case::generate(seed);
-        let judgement = examine(&case.source());
+        let judgement = examine(&case.source(), on_cpu);
         coverage.join(&judgement.coverage);
         match judgement.verdict {
             Verdict::Agrees => tally[0] += 1,

@@ -1,6 +1,7 @@
-//! Runs a planned program on the CPU backend and holds every result against the reference interpreter.
+//! Runs a planned program on a backend, the CPU's or one that a test brings, and holds every result against the
+//! reference interpreter.
 
-use dtlc_codegen::assemble::assemble;
+use dtlc_codegen::assemble::{Assembled, assemble};
 use dtlc_codegen::cranelift::TargetFeatures;
 use dtlc_ir::interpret::{Options, Rounding, Tensor, interpret, interpret_ranks};
 use dtlc_ir::{DType, Program, Type, text};
@@ -9,6 +10,35 @@ use dtlc_runtime::program::StateId;
 use dtlc_runtime::session::{ArenaStart, Options as SessionOptions, Session};
 use dtlc_runtime::tensor::HostTensor;
 use std::time::Duration;
+
+/// Starts an assembled program somewhere.
+pub type Start = fn(Assembled) -> Result<Session, String>;
+
+/// Starts an assembled program on the CPU.
+///
+/// # Errors
+/// The program is not valid, or can't be started.
+pub fn on_cpu(assembled: Assembled) -> Result<Session, String> {
+    Session::start(reread(&assembled)?, options()).map_err(|error| error.to_string())
+}
+
+/// The program as its bytes have it.
+///
+/// # Errors
+/// The program is not valid.
+pub fn reread(assembled: &Assembled) -> Result<dtlc_runtime::program::Program, String> {
+    let bytes = assembled.program.to_bytes().map_err(|error| error.to_string())?;
+    dtlc_runtime::program::Program::from_bytes(&bytes).map_err(|error| error.to_string())
+}
+
+/// How tests run programs: what was never written is no number.
+pub fn options() -> SessionOptions {
+    SessionOptions {
+        timeout: Duration::from_secs(20),
+        arena: ArenaStart::Poisoned,
+        ..SessionOptions::default()
+    }
+}
 
 /// Arguments for all states and inputs: numbers that depend on nothing but their position. Integers lie
 /// in `0..bound`; the step is 1.
@@ -72,7 +102,7 @@ pub fn check(program: &Program, bound: u32, tolerance: f64) {
 /// # Errors
 /// The program can't be assembled or run.
 pub fn run(fused: &Program, arguments: &[Tensor], step: u64, seed: u64) -> Result<Vec<Tensor>, String> {
-    let mut session = start(fused)?;
+    let mut session = start(fused, on_cpu)?;
     step_of(&mut session, fused, arguments, step, seed)
 }
 
@@ -85,24 +115,17 @@ pub fn run_twice(
     arguments: &[Tensor],
     step: u64,
     seed: u64,
+    on: Start,
 ) -> Result<[Vec<Tensor>; 2], String> {
-    let mut session = start(fused)?;
+    let mut session = start(fused, on)?;
     let first = step_of(&mut session, fused, arguments, step, seed)?;
     Ok([first, step_of(&mut session, fused, arguments, step, seed)?])
 }
 
-fn start(fused: &Program) -> Result<Session, String> {
+fn start(fused: &Program, on: Start) -> Result<Session, String> {
     let fused = Program { memory: Some(plan_memory(fused)), ..fused.clone() };
     let features = TargetFeatures::host()?;
-    let assembled = assemble(&fused, features).map_err(|error| error.to_string())?;
-    let bytes = assembled.program.to_bytes().map_err(|error| error.to_string())?;
-    let loaded = dtlc_runtime::program::Program::from_bytes(&bytes).map_err(|error| error.to_string())?;
-    let options = SessionOptions {
-        timeout: Duration::from_secs(20),
-        arena: ArenaStart::Poisoned,
-        ..SessionOptions::default()
-    };
-    Session::start(loaded, options).map_err(|error| error.to_string())
+    on(assemble(&fused, features).map_err(|error| error.to_string())?)
 }
 
 fn step_of(

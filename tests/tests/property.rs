@@ -5,6 +5,7 @@
 //! are, all have to come about.
 
 use dtlc_ir::{CollectiveKind, ScalarOp};
+use dtlc_tests::backend::on_cpu;
 use dtlc_tests::random::Case;
 use dtlc_tests::random::coverage::Coverage;
 use dtlc_tests::random::judge::{Verdict, examine, judge, judge_slopes};
@@ -28,7 +29,7 @@ fn many_ranks_compute_what_one_does() {
     let mut coverage = Coverage::default();
     for seed in first..first + count {
         let case = Case::generate(seed);
-        let judgement = examine(&case.source());
+        let judgement = examine(&case.source(), on_cpu);
         coverage.join(&judgement.coverage);
         match judgement.verdict {
             Verdict::Agrees => {}

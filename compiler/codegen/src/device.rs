@@ -211,6 +211,8 @@ fn library_call(work: &Work) -> Result<library::DeviceCall, InvalidSpec> {
         // Generated kernels are no part of the library.
         Work::Kernel(_) => Ok(library::DeviceCall::default()),
         Work::Matmul(spec) => library::matmul(spec),
-        Work::Attention(_) | Work::AttentionBackward(_) | Work::Take(_) | Work::ScatterAdd(_) => Err(InvalidSpec { reason: "the library has no such kernel for devices" }),
+        Work::Attention(_) | Work::AttentionBackward(_) | Work::Take(_) | Work::ScatterAdd(_) => {
+            Err(InvalidSpec { reason: "the library has no such kernel for devices" })
+        }
     }
 }

@@ -171,6 +171,9 @@ pub struct Verify {
     /// Seed of parameters and inputs.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Where to run the ranks and the one that they are held against.
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    pub device: Device,
 }
 
 /// Evaluate a model once on given inputs.
@@ -223,7 +226,7 @@ pub enum Device {
     Cpu,
     /// Not there yet.
     Cuda,
-    /// Not there yet.
+    /// Ranks share an emulated GPU, which checks every access: the kernels of a GPU without one. Needs NVRTC; slow.
     Emu,
 }
 

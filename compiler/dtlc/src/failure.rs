@@ -51,6 +51,18 @@ impl Failure {
         Self::Input { diagnostics: vec![diagnostic], sources: SourceMap::new() }
     }
 
+    /// The same with a line behind its text, where it is one text.
+    #[must_use]
+    pub fn with_note(self, note: &str) -> Self {
+        let noted = |text: String| format!("{text}\n{note}");
+        match self {
+            Self::Usage(text) => Self::Usage(noted(text)),
+            Self::Fault(text) => Self::Fault(noted(text)),
+            Self::Bug(text) => Self::Bug(noted(text)),
+            Self::Input { .. } | Self::Refused | Self::Interrupted | Self::ClosedPipe => self,
+        }
+    }
+
     /// Says what went wrong and returns the exit status.
     #[must_use]
     pub fn report(&self, output: &Output) -> u8 {

@@ -5,6 +5,7 @@
 
 pub mod cli;
 mod commands;
+pub mod device;
 pub mod diagnose;
 pub mod failure;
 pub mod figures;

@@ -1,5 +1,6 @@
 //! From a typed model and plan to ranks that run: compiles, goes through the bytes of the artifact, starts a session.
 
+use crate::device::Processor;
 use crate::failure::Failure;
 use crate::figures::{Figures, refusals};
 use crate::pipeline::{Compilation, Mode, Stage, compile, compile_parts};
@@ -15,7 +16,12 @@ use dtlc_runtime::session::{Options, Session, Watch};
 ///
 /// # Errors
 /// The model or the plan is at fault, this machine can't run it, or a bug. Training is held to what the plan promises.
-pub fn start(compiled: &Compiled, mode: Mode, watch: Watch) -> Result<Session, Failure> {
+pub fn start(
+    compiled: &Compiled,
+    mode: Mode,
+    processor: &Processor,
+    watch: Watch,
+) -> Result<Session, Failure> {
     let compilation =
         compile(compiled, mode, Stage::Program).map_err(|trouble| trouble.into_failure(&compiled.sources))?;
     if mode == Mode::Train {
@@ -24,7 +30,7 @@ pub fn start(compiled: &Compiled, mode: Mode, watch: Watch) -> Result<Session, F
             return Err(Failure::Input { diagnostics: refused, sources: compiled.sources.clone() });
         }
     }
-    launch(compilation, watch)
+    launch(compilation, processor, watch)
 }
 
 /// The same for a model and plan of one's own making, which is held to nothing.
@@ -36,19 +42,21 @@ pub fn start_parts(
     model: &Model,
     plan: Option<&Plan>,
     mode: Mode,
+    processor: &Processor,
 ) -> Result<Session, Failure> {
     let compilation = compile_parts(sources, model, plan, mode, Stage::Program)
         .map_err(|trouble| trouble.into_failure(sources))?;
-    launch(compilation, Watch::default())
+    launch(compilation, processor, Watch::default())
 }
 
-fn launch(compilation: Compilation, watch: Watch) -> Result<Session, Failure> {
-    let assembled =
+fn launch(compilation: Compilation, processor: &Processor, watch: Watch) -> Result<Session, Failure> {
+    let mut assembled =
         compilation.assembled.ok_or_else(|| Failure::Bug("a compilation without a program".to_owned()))?;
+    processor.complete(&mut assembled)?;
     // What runs is what was written: the same bytes that an artifact holds.
     let bytes = assembled.program.to_bytes()?;
     let program = Program::from_bytes(&bytes)?;
-    Ok(Session::start(program, Options { watch, ..Options::default() })?)
+    processor.start(program, Options { watch, ..Options::default() })
 }
 
 /// What integer inputs index: a table that they take rows of, or the positions of a dimension that they are compared

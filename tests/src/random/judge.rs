@@ -1,7 +1,7 @@
 //! Judges one file with the plans `one` (a mesh of one) and `many`: whatever `many` computes must be what `one` means.
 //!
 //! The program of `one`, interpreted in f64 before anything is placed, is the truth. Against it stand the program of
-//! `many` interpreted rank by rank before and after fusion, and the CPU backend, which also runs twice.
+//! `many` interpreted rank by rank before and after fusion, and a backend, the CPU's mostly, which also runs twice.
 //!
 //! A backend may differ from the truth by what rounding does. That is measured, not guessed: the program of `one` is
 //! interpreted with every result, every partial sum and every number within attention rounded to its type, up or down by
@@ -11,7 +11,7 @@
 
 use super::coverage::Coverage;
 use super::slopes;
-use crate::backend::run_twice;
+use crate::backend::{Start, on_cpu, run_twice};
 use dtlc::failure::Failure;
 use dtlc::pipeline::{self, Compilation, Mode, Stage};
 use dtlc_ir::interpret::{Options, Outcome, Rounding, Tensor, interpret, interpret_ranks, stored};
@@ -79,14 +79,14 @@ pub struct Judgement {
 
 /// Judges a file. A panic counts as wrong.
 pub fn judge(source: &str) -> Verdict {
-    examine(source).verdict
+    examine(source, on_cpu).verdict
 }
 
-/// [`judge`] that also says what it has seen.
-pub fn examine(source: &str) -> Judgement {
-    on_large_stack(source, |source| {
+/// [`judge`] on a backend of one's own, that also says what it has seen.
+pub fn examine(source: &str, on: Start) -> Judgement {
+    on_large_stack(source, move |source| {
         let mut coverage = Coverage::default();
-        let verdict = judge_modes(source, &mut coverage);
+        let verdict = judge_modes(source, on, &mut coverage);
         Judgement { verdict, coverage }
     })
     .unwrap_or_else(|panic| Judgement {
@@ -128,9 +128,9 @@ fn on_large_stack<R: Send + 'static>(
     })
 }
 
-fn judge_modes(source: &str, coverage: &mut Coverage) -> Verdict {
+fn judge_modes(source: &str, on: Start, coverage: &mut Coverage) -> Verdict {
     for mode in [Mode::Gradients, Mode::Train] {
-        match judge_mode(source, mode, coverage) {
+        match judge_mode(source, mode, on, coverage) {
             Ok(Verdict::Agrees) => {}
             Ok(other) => return other,
             Err(Stop::Refused(text)) => return Verdict::Refused(text),
@@ -150,7 +150,7 @@ fn kind_of(text: &str) -> String {
         .join(" ")
 }
 
-fn judge_mode(source: &str, mode: Mode, coverage: &mut Coverage) -> Result<Verdict, Stop> {
+fn judge_mode(source: &str, mode: Mode, on: Start, coverage: &mut Coverage) -> Result<Verdict, Stop> {
     let missing = || Stop::Bug("a stage that is not there".into());
     let single = compiled(source, "one", mode, Stage::Joint)?;
     let one = single.joint.ok_or_else(missing)?;
@@ -187,7 +187,7 @@ fn judge_mode(source: &str, mode: Mode, coverage: &mut Coverage) -> Result<Verdi
     }
     let single: Vec<f64> =
         scales.iter().zip(&noise).map(|(scale, noise)| UNITS * scale + ORDERS * noise).collect();
-    let [first, second] = run_twice(&fused, &arguments(&many), STEP, SEED).map_err(Stop::Bug)?;
+    let [first, second] = run_twice(&fused, &arguments(&many), STEP, SEED, on).map_err(Stop::Bug)?;
     if bits(&first) != bits(&second) {
         return Ok(Verdict::Wrong(format!("{mode:?} backend twice"), "two runs differ".into()));
     }

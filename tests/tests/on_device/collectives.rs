@@ -115,7 +115,11 @@ fn transfers(kind: &CollectiveKind, members: u64) -> Vec<Transfer> {
     match kind {
         CollectiveKind::AllGather => {
             let strips = Part::even(3, members);
-            vec![Transfer::all_gather(1, strips), Transfer::all_gather(5, strips), Transfer::all_gather(2, cut)]
+            vec![
+                Transfer::all_gather(1, strips),
+                Transfer::all_gather(5, strips),
+                Transfer::all_gather(2, cut),
+            ]
         }
         CollectiveKind::ReduceScatter(_) => {
             let strips = Part::even(4, members);

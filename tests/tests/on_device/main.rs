@@ -5,3 +5,5 @@
 mod library;
 
 mod collectives;
+mod random;
+mod start;

@@ -1,12 +1,13 @@
 //! `dtlc emit`: one stage as text.
 
 use crate::cli::{Emit, EmitStage, Source};
+use crate::device::nvrtc_failure;
 use crate::failure::Failure;
 use crate::load::{SourceText, options};
 use crate::output::Output;
 use crate::pipeline::{Compilation, Mode, Stage, compile};
 use dtlc_codegen::assemble::Assembled;
-use dtlc_codegen::cuda::nvrtc::{Architecture, Job, Nvrtc, NvrtcError, Search};
+use dtlc_codegen::cuda::nvrtc::{Architecture, Job, Nvrtc, Search};
 use dtlc_codegen::cuda::{self, Places};
 use dtlc_ir::text;
 use dtlc_lang::{Options, SourceMap};
@@ -138,10 +139,7 @@ fn ptx(assembled: &Assembled) -> Result<String, Failure> {
         .and_then(|nvrtc| nvrtc.compile(Job { source: &source, architecture: Architecture::Sm80 }));
     match compiled {
         Ok(binary) => Ok(binary.ptx),
-        Err(error @ (NvrtcError::Missing(_) | NvrtcError::Version { .. } | NvrtcError::Call { .. })) => {
-            Err(Failure::Fault(error.to_string()))
-        }
-        Err(error @ NvrtcError::Refused { .. }) => Err(Failure::Bug(error.to_string())),
+        Err(error) => Err(nvrtc_failure(&error)),
     }
 }
 

@@ -10,7 +10,7 @@ mod snapshot;
 mod train;
 mod verify;
 
-use crate::cli::{Command, Device};
+use crate::cli::Command;
 use crate::failure::Failure;
 use crate::output::Output;
 use dtlc_runtime::session::Watch;
@@ -31,16 +31,6 @@ pub fn run(command: Command, output: &Output) -> Result<(), Failure> {
         Command::Snapshot(arguments) => snapshot::run(&arguments, output),
         Command::Build(arguments) => build::run(&arguments),
     }
-}
-
-/// Only one device is there yet.
-fn require_cpu(device: Device) -> Result<(), Failure> {
-    let name = match device {
-        Device::Cpu => return Ok(()),
-        Device::Cuda => "cuda",
-        Device::Emu => "emu",
-    };
-    Err(Failure::Usage(format!("`--device {name}` is not there yet; `--device cpu` is")))
 }
 
 /// What `--check-finite` asks of the runtime.

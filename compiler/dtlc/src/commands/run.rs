@@ -1,7 +1,8 @@
 //! `dtlc run`: one evaluation.
 
 use crate::cli::{Run, WithRespectTo};
-use crate::commands::{require_cpu, watch};
+use crate::commands::watch;
+use crate::device::Processor;
 use crate::failure::Failure;
 use crate::load::{SourceText, options};
 use crate::machine::{self, index_bounds};
@@ -23,7 +24,7 @@ use std::path::Path;
 /// # Errors
 /// The model, the plan or the data is at fault, or the run fails.
 pub fn run(arguments: &Run, output: &Output) -> Result<(), Failure> {
-    require_cpu(arguments.device)?;
+    let processor = Processor::open(arguments.device)?;
     let inputs = read_all(&arguments.inputs)?;
     let source = SourceText::read(&arguments.source.file)?;
     let mut options = options(&arguments.source.choice);
@@ -38,7 +39,7 @@ pub fn run(arguments: &Run, output: &Output) -> Result<(), Failure> {
         Some(WithRespectTo::Params) => Mode::Gradients,
     };
     refuse_values(&compiled, &inputs, &arguments.inputs)?;
-    let mut session = machine::start(&compiled, mode, watch(arguments.check_finite))?;
+    let mut session = machine::start(&compiled, mode, &processor, watch(arguments.check_finite))?;
     session.initialise(arguments.seed)?;
     if !arguments.weights.is_empty() {
         load_weights(&mut session, &arguments.weights)?;

@@ -1,7 +1,8 @@
 //! `dtlc train`.
 
 use crate::cli::Train;
-use crate::commands::{require_cpu, watch};
+use crate::commands::watch;
+use crate::device::Processor;
 use crate::failure::{Failure, show_diagnostics};
 use crate::load::load;
 use crate::machine;
@@ -27,13 +28,13 @@ const DEFAULT_SEED: u64 = 1;
 /// # Errors
 /// The model, the plan or the data is at fault, a step fails, or Ctrl-C.
 pub fn run(arguments: &Train, output: &Output) -> Result<(), Failure> {
-    require_cpu(arguments.device)?;
+    let processor = Processor::open(arguments.device)?;
     let stop = listen_for_interrupts()?;
     let compiled = load(&arguments.source)?;
     if compiled.plan.as_ref().is_none_or(|plan| plan.optimizer.is_none()) {
         return Err(without_optimizer(&compiled));
     }
-    let mut session = machine::start(&compiled, Mode::Train, watch(arguments.check_finite))?;
+    let mut session = machine::start(&compiled, Mode::Train, &processor, watch(arguments.check_finite))?;
     let Start { progress: Progress { step: done, seed }, data: before } =
         prepare(arguments, &mut session, output)?;
     let (data_options, bounds) = data_options(&compiled, seed)?;

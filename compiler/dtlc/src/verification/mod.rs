@@ -5,6 +5,7 @@
 pub mod random;
 pub mod shrink;
 
+use crate::device::Processor;
 use crate::failure::Failure;
 use crate::machine::{index_bounds, start_parts};
 use crate::pipeline::{Mode, Stage, compile_parts};
@@ -43,7 +44,7 @@ pub struct Differences {
 ///
 /// # Errors
 /// The model or the plan is at fault, or a run fails.
-pub fn compare(compiled: &Compiled, seed: u64) -> Result<Differences, Failure> {
+pub fn compare(compiled: &Compiled, processor: &Processor, seed: u64) -> Result<Differences, Failure> {
     let plan = compiled.plan.clone().unwrap_or_else(|| without_placement(compiled));
     let many = Plan { optimizer: Some(sgd(plan.span, plan.optimizer.as_ref())), ..plan };
     let one = alone(&many);
@@ -51,7 +52,8 @@ pub fn compare(compiled: &Compiled, seed: u64) -> Result<Differences, Failure> {
         compile_parts(&compiled.sources, &compiled.model, Some(&many), Mode::Train, Stage::Sharded)
             .map_err(|trouble| trouble.into_failure(&compiled.sources))?;
     let bounds = index_bounds(&compilation.logical);
-    let start = |plan: &Plan, mode| start_parts(&compiled.sources, &compiled.model, Some(plan), mode);
+    let start =
+        |plan: &Plan, mode| start_parts(&compiled.sources, &compiled.model, Some(plan), mode, processor);
 
     let mut reference = start(&one, Mode::Gradients)?;
     reference.initialise(seed)?;
