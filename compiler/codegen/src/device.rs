@@ -211,8 +211,9 @@ fn library_call(work: &Work) -> Result<library::DeviceCall, InvalidSpec> {
         // Generated kernels are no part of the library.
         Work::Kernel(_) => Ok(library::DeviceCall::default()),
         Work::Matmul(spec) => library::matmul(spec),
-        Work::Attention(_) | Work::AttentionBackward(_) | Work::Take(_) | Work::ScatterAdd(_) => {
-            Err(InvalidSpec { reason: "the library has no such kernel for devices" })
-        }
+        Work::Attention(spec) => library::attention(spec),
+        Work::AttentionBackward(spec) => library::attention_backward(spec),
+        Work::Take(spec) => Ok(library::take(spec)),
+        Work::ScatterAdd(spec) => library::scatter_add(spec),
     }
 }
