@@ -4,7 +4,7 @@
 //! program's instructions, and loads nothing.
 
 use crate::assemble::Assembled;
-use crate::cuda::nvrtc::{Architecture, Binary, Job, Nvrtc, NvrtcError};
+use crate::cuda::nvrtc::{Architecture, Job, Nvrtc, NvrtcError};
 use crate::cuda::{self, CudaKernel, Places};
 use crate::kir::KirError;
 use dtlc_kernels::cuda as library;
@@ -172,34 +172,23 @@ impl Builder {
 
     /// Compiles every module.
     fn finish(self, nvrtc: &Nvrtc, architectures: &[Architecture]) -> Result<DeviceSection, DeviceCodeError> {
-        let others = architectures.iter().copied().filter(|&architecture| architecture != PTX_FROM);
-        let targets: Vec<Architecture> = std::iter::once(PTX_FROM).chain(others).collect();
-        let jobs: Vec<Job<'_>> = self
-            .modules
-            .iter()
-            .flat_map(|(_, source)| targets.iter().map(move |&architecture| Job { source, architecture }))
-            .collect();
-        let binaries = nvrtc.compile_all(&jobs)?;
-        let module = |((name, _), binaries): (&(String, String), &[Binary])| DeviceModule {
-            name: name.clone(),
-            ptx: binaries[0].ptx.clone(),
-            cubins: targets
-                .iter()
-                .zip(binaries)
-                .filter(|(target, _)| architectures.contains(target))
-                .map(|(target, binary)| Cubin {
-                    capability: target.capability(),
-                    bytes: binary.cubin.clone(),
-                })
-                .collect(),
-        };
+        let machine = self.modules.iter().flat_map(|(_, source)| {
+            architectures.iter().map(move |&architecture| Job { source, architecture })
+        });
+        let mut binaries = nvrtc.compile_all(&machine.collect::<Vec<_>>())?.into_iter();
+        let mut modules = Vec::new();
+        for (name, source) in &self.modules {
+            let ptx = nvrtc.compile_ptx(Job { source, architecture: PTX_FROM })?;
+            let code = architectures.iter().zip(&mut binaries);
+            let cubins =
+                code.map(|(target, binary)| Cubin { capability: target.capability(), bytes: binary.cubin });
+            let cubins = cubins.collect();
+            modules.push(DeviceModule { name: name.clone(), ptx, cubins });
+        }
+        let functions = self.functions.into_iter();
         Ok(DeviceSection {
-            modules: self.modules.iter().zip(binaries.chunks(targets.len())).map(module).collect(),
-            functions: self
-                .functions
-                .into_iter()
-                .map(|(name, module)| DeviceFunction { name, module })
-                .collect(),
+            modules,
+            functions: functions.map(|(name, module)| DeviceFunction { name, module }).collect(),
             calls: self.calls,
         })
     }

@@ -70,7 +70,7 @@ pub struct Job<'a> {
 pub struct Binary {
     /// Text that a driver can compile for any later architecture.
     pub ptx: String,
-    /// Machine code.
+    /// Machine code; none where only PTX was asked for.
     pub cubin: Vec<u8>,
     /// What the compiler said.
     pub log: String,
