@@ -4,6 +4,7 @@ mod support;
 
 use dtlc_kernels::signature::{Accumulation, ContractionDim, Element, MatmulSpec, ScatterAddSpec, TakeSpec};
 use dtlc_runtime::RuntimeError;
+use dtlc_runtime::program::device::*;
 use dtlc_runtime::program::text::Detail;
 use dtlc_runtime::program::*;
 use support::*;
@@ -92,7 +93,36 @@ fn rich_program() -> Program {
     ];
     program.instructions =
         vec![at(0, Operation::Loop(Loop { count: 3, order: LoopOrder::Reverse, body: with_dones(body) }))];
+    program.device = Some(device(&program));
     program
+}
+
+/// What a device would need for the program; no code is read here.
+fn device(program: &Program) -> DeviceSection {
+    let launch = Launch {
+        function: 1,
+        grid: [3, 1, 1],
+        block: [32, 4, 1],
+        shared_bytes: 1024,
+        arguments: vec![LaunchArgument::Pointer(0), LaunchArgument::Constant(-1)],
+    };
+    let mut calls = Vec::new();
+    let Operation::Loop(Loop { body, .. }) = &program.instructions[0].operation else { panic!("a loop") };
+    for work in body.iter().filter_map(|instruction| Work::of(&instruction.operation)) {
+        calls.push(DeviceCall { work, scratch_bytes: 512, launches: vec![launch.clone()] });
+    }
+    let argument = [LaunchArgument::Integer(0), LaunchArgument::Scratch(511)];
+    calls[1].launches[0].arguments.extend(argument);
+    let function = |name: &str, module| DeviceFunction { name: name.into(), module };
+    let cubins = vec![Cubin { capability: [9, 0], bytes: b"\x7fELF".to_vec() }];
+    DeviceSection {
+        modules: vec![
+            DeviceModule { name: "kernels0".into(), ptx: ".version 9.0\n\n\"}".into(), cubins },
+            DeviceModule { name: "rest".into(), ptx: String::new(), cubins: Vec::new() },
+        ],
+        functions: vec![function("first", 0), function("second", 1)],
+        calls,
+    }
 }
 
 /// A collective over the second axis.
@@ -246,6 +276,32 @@ fn another_machine_is_named_by_its_features() {
     let known = CpuFeatures::from_names(&["avx2", "fma"]).expect("known names");
     assert_eq!(known.missing_on(CpuFeatures(1)), ["avx2", "fma"]);
     assert!(CpuFeatures::from_names(&["avx3"]).is_err());
+}
+
+/// Checks that a change of the code for devices makes the program invalid.
+fn device_refused(change: impl FnOnce(&mut DeviceSection)) {
+    refused(|program| change(program.device.as_mut().expect("there is one")));
+}
+
+#[test]
+fn code_for_devices_that_does_not_fit_is_refused() {
+    device_refused(|device| device.functions[0].module = 2);
+    device_refused(|device| device.functions[0].name = "second".into());
+    device_refused(|device| drop(device.calls.remove(2)));
+    device_refused(|device| device.calls[0].work = Work::Kernel(KernelId(1)));
+    device_refused(|device| device.calls[0].scratch_bytes = u64::MAX);
+    device_refused(|device| device.calls[1].scratch_bytes = 511);
+    let launch = |change: fn(&mut Launch)| device_refused(|device| change(&mut device.calls[1].launches[0]));
+    launch(|launch| launch.function = 2);
+    launch(|launch| launch.grid[0] = 0);
+    launch(|launch| launch.grid[1] = 65_536);
+    launch(|launch| launch.block[0] = 1024);
+    launch(|launch| launch.block = [1, 1, 65]);
+    launch(|launch| launch.shared_bytes = 1 << 20);
+    launch(|launch| launch.arguments.push(LaunchArgument::Pointer(3)));
+    launch(|launch| launch.arguments.push(LaunchArgument::Integer(1)));
+    launch(|launch| launch.arguments.push(LaunchArgument::Scratch(512)));
+    launch(|launch| launch.arguments = vec![LaunchArgument::Constant(0); 5000]);
 }
 
 /// Checks that a change makes the program invalid.

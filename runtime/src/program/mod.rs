@@ -141,11 +141,11 @@ pub struct Program {
     pub code: Vec<u8>,
     /// Source positions that instructions refer to.
     pub locations: Vec<Location>,
-    /// One step, in the order that every rank runs it.
-    pub instructions: Vec<Instruction>,
     /// The code for CUDA devices; none where the program is for the CPU alone.
     #[serde(default)]
     pub device: Option<DeviceSection>,
+    /// One step, in the order that every rank runs it.
+    pub instructions: Vec<Instruction>,
 }
 
 impl Program {
