@@ -188,8 +188,10 @@ fn a_rank_that_stays_away_is_named_on_a_device_too() {
     let mut session = on_device(&program, Options::default()).expect("it starts");
     session.step(1, 0).expect("both come");
     let stall = |rank, location: LocationId| {
-        while rank == 1 && location.0 == 0 {
-            std::thread::park();
+        if rank == 1 && location.0 == 0 {
+            loop {
+                std::thread::park();
+            }
         }
     };
     let watch = Watch { probe: Some(stall), ..Watch::default() };

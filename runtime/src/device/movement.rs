@@ -137,11 +137,13 @@ pub fn pattern(bytes: &[u8]) -> Option<Pattern> {
 /// The launches of movements, by their sizes.
 pub struct Mover {
     loaded: Arc<Loaded>,
-    copies: Vec<(BlockCopy, Arc<[ReadyLaunch]>)>,
-    fills: Vec<((Pattern, u64), Arc<[ReadyLaunch]>)>,
-    reductions: Vec<(BlockReduction, Arc<[ReadyLaunch]>)>,
+    copies: Made<BlockCopy>,
+    fills: Made<(Pattern, u64)>,
+    reductions: Made<BlockReduction>,
 }
 
+/// Launches by what they were made for. There are few, so they are searched from the first on.
+type Made<K> = Vec<(K, Arc<[ReadyLaunch]>)>;
 type Ready = Result<Arc<[ReadyLaunch]>, DriverError>;
 
 impl Mover {
@@ -169,12 +171,8 @@ impl Mover {
     }
 }
 
-/// What was made for a key, now or before. There are few keys.
-fn remembered<K: PartialEq + Clone>(
-    made: &mut Vec<(K, Arc<[ReadyLaunch]>)>,
-    key: &K,
-    make: impl FnOnce() -> Ready,
-) -> Ready {
+/// What was made for a key, now or before.
+fn remembered<K: PartialEq + Clone>(made: &mut Made<K>, key: &K, make: impl FnOnce() -> Ready) -> Ready {
     if let Some((_, launches)) = made.iter().find(|(known, _)| known == key) {
         return Ok(Arc::clone(launches));
     }

@@ -74,7 +74,7 @@ fn numbers(dtype: DType, count: u64, seed: u64) -> Vec<u8> {
         DType::F32 => float(index).to_le_bytes().to_vec(),
         DType::Bf16 => float(index).to_le_bytes()[2..].to_vec(),
         DType::I32 | DType::U32 => ((index + seed) as u32).wrapping_mul(2_654_435_761).to_le_bytes().to_vec(),
-        DType::Bool => vec![((index + seed) % 3 == 0).into()],
+        DType::Bool => vec![(index + seed).is_multiple_of(3).into()],
     };
     (0..count).flat_map(of).collect()
 }

@@ -1,7 +1,6 @@
 //! Whole programs on an emulated GPU, every check on, against the same programs on the CPU.
 
 #[path = "../../../compiler/codegen/tests/support/device.rs"]
-#[allow(dead_code, reason = "only the library is used")]
 mod library;
 
 mod collectives;

@@ -3,6 +3,7 @@
 mod bad_files;
 mod bad_input;
 mod command_line;
+mod devices;
 mod runs;
 mod stages;
 mod support;
