@@ -245,6 +245,17 @@ pub struct Train {
     #[command(flatten)]
     #[expect(missing_docs, reason = "see `Source`")]
     pub source: Source,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "see `Source`")]
+    pub training: Training,
+    /// Where to run.
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    pub device: Device,
+}
+
+/// How to train, whatever it is.
+#[derive(Args, Clone, Debug)]
+pub struct Training {
     /// What to train on: files of one kind, or folders of text.
     #[arg(long, value_name = "PATH", num_args = 1.., required = true)]
     pub data: Vec<PathBuf>,
@@ -270,9 +281,27 @@ pub struct Train {
     /// Stop at the first value that is NaN or infinite, and name its line. Slower.
     #[arg(long)]
     pub check_finite: bool,
-    /// Where to run.
-    #[arg(long, value_enum, default_value_t = Device::Cpu)]
-    pub device: Device,
+}
+
+/// Train with a program that this executable holds.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    after_help = "\
+Data is text, token files (`.bin`) or a safetensors file, as `dtlc train` takes it. Ctrl-C ends the step, writes a checkpoint
+where `--checkpoint` asks for them, and exits with 130; a second one ends at once.
+
+Exit status: 0 good, 1 the input is at fault, 2 usage, 3 a fault at run time, 4 a bug of dtlc, 130 interrupted."
+)]
+pub struct Built {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "see `Source`")]
+    pub training: Training,
+    /// Print results as JSON, one value a line, and diagnostics as one object on standard error.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Compare a stage's text with the snapshot beside the file.
@@ -297,13 +326,15 @@ pub struct Snapshot {
     pub accept: bool,
 }
 
-/// Build one self-contained executable (not there yet).
+/// Build one self-contained executable that trains.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Example:
-  dtlc build model.dtl -p node8 --target cpu -o model
+  dtlc build model.dtl -p node8 -o train-model
+  ./train-model --data tokens.bin --steps 1000 --checkpoint runs/a
 
-Not there yet: use `dtlc train`, which runs the same program.")]
+The executable holds the program and what runs it, and needs no `.dtl` file and no compiler. It takes the options of `train`
+but FILE, `-p` and `-D`, and runs its ranks as threads of one process.")]
 pub struct Build {
     #[command(flatten)]
     #[expect(missing_docs, reason = "see `Source`")]

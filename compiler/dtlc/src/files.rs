@@ -7,6 +7,7 @@ use dtlc_lang::{Code, Diagnostic, Loaded, Loader};
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A source file larger than this is no source file.
@@ -32,7 +33,15 @@ pub fn unusable(path: &Path, reason: &dyn Display) -> Failure {
 /// # Errors
 /// A diagnostic where the system refuses.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    try_write(path, bytes).map_err(|error| unusable(path, &error))
+    try_write(path, bytes, Kind::Document).map_err(|error| unusable(path, &error))
+}
+
+/// The same for a file that can be executed.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_executable(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    try_write(path, bytes, Kind::Executable).map_err(|error| unusable(path, &error))
 }
 
 /// Finds `use a::b::…` as `a/b.dtl` beside the file that asks.
@@ -65,7 +74,14 @@ fn try_read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// What a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Document,
+    Executable,
+}
+
+fn try_write(path: &Path, bytes: &[u8], kind: Kind) -> io::Result<()> {
     // A device or a pipe is written as it is: renaming would replace it.
     if fs::metadata(path).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
         return File::options().write(true).open(path)?.write_all(bytes);
@@ -79,7 +95,7 @@ fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     beside.push(name);
     beside.push(format!(".{}.part", std::process::id()));
     let beside = folder.join(beside);
-    let written = write_through(&beside, bytes).and_then(|()| fs::rename(&beside, path));
+    let written = write_through(&beside, bytes, kind).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         // It may not even exist; the first error is the one to tell.
         let _ = fs::remove_file(&beside);
@@ -88,8 +104,12 @@ fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-fn write_through(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
+fn write_through(path: &Path, bytes: &[u8], kind: Kind) -> io::Result<()> {
+    let mode = match kind {
+        Kind::Document => 0o666,
+        Kind::Executable => 0o777,
+    };
+    let mut file = File::options().write(true).create(true).truncate(true).mode(mode).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }

@@ -3,6 +3,7 @@
 //! Owns the order of passes ([`pipeline`]), and all reading, writing and printing of the compiler. Decides nothing
 //! about the language, and changes no program itself.
 
+pub mod bundle;
 pub mod cli;
 mod commands;
 pub mod device;
@@ -10,16 +11,19 @@ pub mod diagnose;
 pub mod failure;
 pub mod figures;
 pub mod files;
+pub mod launcher;
 pub mod load;
 pub mod machine;
 pub mod output;
 pub mod pipeline;
 pub mod verification;
 
-use clap::Parser;
+use bundle::Bundle;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use failure::Failure;
 use output::Output;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::panic::PanicHookInfo;
 use std::process::ExitCode;
 
@@ -45,12 +49,39 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(arguments: Vec<OsString>) -> u8 {
+    // Where the system does not say which file this is, it is the compiler.
+    match std::env::current_exe().map(|this| Bundle::of(&this)) {
+        Ok(Ok(Some(bundle))) => return run_built(&bundle, arguments),
+        Ok(Ok(None)) | Err(_) => {}
+        Ok(Err(error)) if error.kind() != ErrorKind::InvalidData => {}
+        Ok(Err(error)) => {
+            output::complain(&format!("error: {error}\n"));
+            return failure::FAULT;
+        }
+    }
     let parsed = match cli::Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed,
         Err(error) => return show_usage(&error),
     };
     let output = Output::new(parsed.json);
     match commands::run(parsed.command, &output) {
+        Ok(()) => failure::GOOD,
+        Err(failure) => failure.report(&output),
+    }
+}
+
+/// The command of a built file: trains.
+fn run_built(bundle: &Bundle, arguments: Vec<OsString>) -> u8 {
+    let header = &bundle.header;
+    let about = format!("Trains {} under the plan {}", header.model, header.plan);
+    let command = cli::Built::command().about(about);
+    let parsed = command.try_get_matches_from(arguments);
+    let parsed = match parsed.and_then(|matches| cli::Built::from_arg_matches(&matches)) {
+        Ok(parsed) => parsed,
+        Err(error) => return show_usage(&error),
+    };
+    let output = Output::new(parsed.json);
+    match commands::build::run_built(bundle, &parsed, &output) {
         Ok(()) => failure::GOOD,
         Err(failure) => failure.report(&output),
     }

@@ -22,6 +22,14 @@ pub fn start(
     processor: &Processor,
     watch: Watch,
 ) -> Result<Session, Failure> {
+    launch(&artifact(compiled, mode, processor)?, processor, watch)
+}
+
+/// Compiles a program to its artifact, with code for a processor.
+///
+/// # Errors
+/// The model or the plan is at fault, or a bug. Training is held to what the plan promises.
+pub fn artifact(compiled: &Compiled, mode: Mode, processor: &Processor) -> Result<Vec<u8>, Failure> {
     let compilation =
         compile(compiled, mode, Stage::Program).map_err(|trouble| trouble.into_failure(&compiled.sources))?;
     if mode == Mode::Train {
@@ -30,7 +38,7 @@ pub fn start(
             return Err(Failure::Input { diagnostics: refused, sources: compiled.sources.clone() });
         }
     }
-    launch(compilation, processor, watch)
+    bytes_of(compilation, processor)
 }
 
 /// The same for a model and plan of one's own making, which is held to nothing.
@@ -46,17 +54,29 @@ pub fn start_parts(
 ) -> Result<Session, Failure> {
     let compilation = compile_parts(sources, model, plan, mode, Stage::Program)
         .map_err(|trouble| trouble.into_failure(sources))?;
-    launch(compilation, processor, Watch::default())
+    launch(&bytes_of(compilation, processor)?, processor, Watch::default())
 }
 
-fn launch(compilation: Compilation, processor: &Processor, watch: Watch) -> Result<Session, Failure> {
+fn bytes_of(compilation: Compilation, processor: &Processor) -> Result<Vec<u8>, Failure> {
     let mut assembled =
         compilation.assembled.ok_or_else(|| Failure::Bug("a compilation without a program".to_owned()))?;
     processor.complete(&mut assembled)?;
-    // What runs is what was written: the same bytes that an artifact holds.
-    let bytes = assembled.program.to_bytes()?;
-    let program = Program::from_bytes(&bytes)?;
-    processor.start(program, Options { watch, ..Options::default() })
+    Ok(assembled.program.to_bytes()?)
+}
+
+/// What runs is what was written: the bytes of an artifact.
+fn launch(artifact: &[u8], processor: &Processor, watch: Watch) -> Result<Session, Failure> {
+    processor.start(Program::from_bytes(artifact)?, Options { watch, ..Options::default() })
+}
+
+/// What the integer inputs of a model index.
+///
+/// # Errors
+/// The model or the plan is at fault, or a bug.
+pub fn bounds(compiled: &Compiled) -> Result<Vec<IndexBound>, Failure> {
+    let compilation = compile(compiled, Mode::Evaluate, Stage::Logical)
+        .map_err(|trouble| trouble.into_failure(&compiled.sources))?;
+    Ok(index_bounds(&compilation.logical))
 }
 
 /// What integer inputs index: a table that they take rows of, or the positions of a dimension that they are compared

@@ -5,9 +5,10 @@
 use half::bf16;
 
 use crate::program::DType;
+use serde::{Deserialize, Serialize};
 
 /// What the integers of an input index.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexBound {
     /// The input.
     pub input: String,

@@ -1,6 +1,6 @@
 //! The commands, one a file.
 
-mod build;
+pub mod build;
 mod check;
 mod emit;
 mod explain;
@@ -29,7 +29,7 @@ pub fn run(command: Command, output: &Output) -> Result<(), Failure> {
         Command::Run(arguments) => run::run(&arguments, output),
         Command::Train(arguments) => train::run(&arguments, output),
         Command::Snapshot(arguments) => snapshot::run(&arguments, output),
-        Command::Build(arguments) => build::run(&arguments),
+        Command::Build(arguments) => build::run(&arguments, output),
     }
 }
 

@@ -1,13 +1,13 @@
 //! `dtlc train`.
 
-use crate::cli::Train;
+use crate::cli::{Train, Training};
 use crate::commands::watch;
 use crate::device::Processor;
 use crate::failure::{Failure, show_diagnostics};
 use crate::load::load;
 use crate::machine;
 use crate::output::Output;
-use crate::pipeline::{Mode, Stage, compile};
+use crate::pipeline::Mode;
 use dtlc_lang::{Code, Compiled, Diagnostic, SourceMap};
 use dtlc_runtime::files::checkpoint::{self, Progress};
 use dtlc_runtime::files::data::{Data, DataOptions, TokenWidth};
@@ -29,16 +29,28 @@ const DEFAULT_SEED: u64 = 1;
 /// The model, the plan or the data is at fault, a step fails, or Ctrl-C.
 pub fn run(arguments: &Train, output: &Output) -> Result<(), Failure> {
     let processor = Processor::open(arguments.device)?;
-    let stop = listen_for_interrupts()?;
     let compiled = load(&arguments.source)?;
-    if compiled.plan.as_ref().is_none_or(|plan| plan.optimizer.is_none()) {
-        return Err(without_optimizer(&compiled));
-    }
-    let mut session = machine::start(&compiled, Mode::Train, &processor, watch(arguments.check_finite))?;
+    require_optimizer(&compiled)?;
+    let bounds = machine::bounds(&compiled)?;
+    let session = || machine::start(&compiled, Mode::Train, &processor, watch(arguments.training.check_finite));
+    train_with(session, bounds, &arguments.training, output)
+}
+
+/// Trains in a session that `start` starts, of a program whose integer inputs index what `bounds` say.
+///
+/// # Errors
+/// What `start` says, the data is at fault, a step fails, or Ctrl-C.
+pub fn train_with(
+    start: impl FnOnce() -> Result<Session, Failure>,
+    bounds: Vec<IndexBound>,
+    arguments: &Training,
+    output: &Output,
+) -> Result<(), Failure> {
+    let stop = listen_for_interrupts()?;
+    let mut session = start()?;
     let Start { progress: Progress { step: done, seed }, data: before } =
         prepare(arguments, &mut session, output)?;
-    let (data_options, bounds) = data_options(&compiled, seed)?;
-    let data = Data::open(&arguments.data, session.program(), data_options)?.held_to(bounds);
+    let data = Data::open(&arguments.data, session.program(), data_options(&bounds, seed))?.held_to(bounds);
     if before.is_some_and(|before| before != data.fingerprint()) {
         warn_of_other_data(output);
     }
@@ -72,8 +84,13 @@ fn listen_for_interrupts() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-fn without_optimizer(compiled: &Compiled) -> Failure {
+/// Training needs a plan with an optimizer.
+///
+/// # Errors
+/// There is none.
+pub fn require_optimizer(compiled: &Compiled) -> Result<(), Failure> {
     let diagnostic = match &compiled.plan {
+        Some(plan) if plan.optimizer.is_some() => return Ok(()),
         Some(plan) => {
             let title = format!("plan `{}` cannot train: it has no optimizer", plan.name);
             Diagnostic::error(Code::NoOptimizer, title).label(plan.span, "this plan")
@@ -81,20 +98,15 @@ fn without_optimizer(compiled: &Compiled) -> Failure {
         None => Diagnostic::error(Code::NoOptimizer, "training needs a plan, which names the optimizer"),
     };
     let diagnostic = diagnostic.hint("optimizer adamw { lr 3e-4 }");
-    Failure::Input { diagnostics: vec![diagnostic], sources: compiled.sources.clone() }
+    Err(Failure::Input { diagnostics: vec![diagnostic], sources: compiled.sources.clone() })
 }
 
-/// How to read data for this model: tokens have to be in the vocabulary, which also says how wide they are.
-fn data_options(compiled: &Compiled, seed: u64) -> Result<(DataOptions, Vec<IndexBound>), Failure> {
-    let compilation = compile(compiled, Mode::Evaluate, Stage::Logical)
-        .map_err(|trouble| trouble.into_failure(&compiled.sources))?;
-    let bounds = machine::index_bounds(&compilation.logical);
-    let tokens = bounds.iter().find(|bound| bound.input == "tokens");
-    let options = match tokens {
+/// How to read data: tokens have to be in the vocabulary, which also says how wide they are.
+fn data_options(bounds: &[IndexBound], seed: u64) -> DataOptions {
+    match bounds.iter().find(|bound| bound.input == "tokens") {
         Some(bound) => DataOptions::for_vocabulary(bound.below, seed),
         None => DataOptions { seed, vocabulary: None, width: TokenWidth::U32 },
-    };
-    Ok((options, bounds))
+    }
 }
 
 /// Where a run starts.
@@ -112,7 +124,7 @@ fn warn_of_other_data(output: &Output) {
 }
 
 /// Sets the state that a run starts from.
-fn prepare(arguments: &Train, session: &mut Session, output: &Output) -> Result<Start, Failure> {
+fn prepare(arguments: &Training, session: &mut Session, output: &Output) -> Result<Start, Failure> {
     if let Some(folder) = arguments.checkpoint.as_deref().filter(|_| arguments.resume) {
         return resume(folder, arguments.seed, session, output);
     }

@@ -27,7 +27,6 @@ fn usage_ends_with_2() {
         &["emit", "tiny.dtl", "-p", "one"],
         &["emit", "tiny.dtl", "-p", "one", "--stage", "sharded", "--rank", "1"],
         &["train", "tiny.dtl", "--data", "tiny.dtl", "--steps", "0"],
-        &["build", "tiny.dtl", "-p", "one", "-o", "tiny"],
         &["explain", "E9999"],
     ] {
         let outcome = dtlc.expect(2, arguments);

@@ -2,6 +2,7 @@
 
 mod bad_files;
 mod bad_input;
+mod built;
 mod command_line;
 mod devices;
 mod runs;

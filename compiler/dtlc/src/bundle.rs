@@ -1,0 +1,91 @@
+//! Executables that carry a program: this executable, with the program behind it.
+//!
+//! ```text
+//! executable | header, JSON | program's artifact | bytes of the header, u64 | of the program, u64 | mark
+//! ```
+//!
+//! Nothing is unpacked: a built file reads its own end. Numbers are little-endian.
+
+use dtlc_runtime::files::values::IndexBound;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// The last bytes of a built file.
+const MARK: &[u8; 16] = b"dtlc program 1\r\n";
+/// The two lengths and the mark.
+const TRAILER: u64 = 32;
+/// No header is longer.
+const HEADER_LIMIT: u64 = 1 << 24;
+
+/// What a built file says of its program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The model.
+    pub model: String,
+    /// The plan.
+    pub plan: String,
+    /// What integer inputs index.
+    pub bounds: Vec<IndexBound>,
+}
+
+/// A program with what is said of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bundle {
+    /// What is said.
+    pub header: Header,
+    /// The program's artifact.
+    pub program: Vec<u8>,
+}
+
+impl Bundle {
+    /// The bytes of an executable that carries this, made of one that carries nothing.
+    ///
+    /// # Errors
+    /// A bug: the header can't be written.
+    pub fn behind(&self, mut executable: Vec<u8>) -> serde_json::Result<Vec<u8>> {
+        let header = serde_json::to_vec(&self.header)?;
+        executable.extend_from_slice(&header);
+        executable.extend_from_slice(&self.program);
+        executable.extend_from_slice(&(header.len() as u64).to_le_bytes());
+        executable.extend_from_slice(&(self.program.len() as u64).to_le_bytes());
+        executable.extend_from_slice(MARK);
+        Ok(executable)
+    }
+
+    /// What an executable carries; none if it is not a built one.
+    ///
+    /// # Errors
+    /// It can't be read, or was built and has been damaged since.
+    pub fn of(executable: &Path) -> io::Result<Option<Bundle>> {
+        let mut file = File::open(executable)?;
+        let length = file.metadata()?.len();
+        let Some(end) = length.checked_sub(TRAILER) else { return Ok(None) };
+        let mut trailer = [0; TRAILER as usize];
+        file.seek(SeekFrom::Start(end))?;
+        file.read_exact(&mut trailer)?;
+        let (numbers, mark) = trailer.split_at(16);
+        if mark != MARK {
+            return Ok(None);
+        }
+        let (header, program) = numbers.split_at(8);
+        let number =
+            |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
+        let (header, program) = (number(header), number(program));
+        let start = header.checked_add(program).and_then(|bytes| end.checked_sub(bytes));
+        let start =
+            start.filter(|_| header <= HEADER_LIMIT).ok_or_else(|| damaged("its lengths are wrong"))?;
+        file.seek(SeekFrom::Start(start))?;
+        let mut text = vec![0; header as usize];
+        file.read_exact(&mut text)?;
+        let header = serde_json::from_slice(&text).map_err(|error| damaged(&error.to_string()))?;
+        let mut bytes = Vec::with_capacity(program as usize);
+        file.take(program).read_to_end(&mut bytes)?;
+        Ok(Some(Bundle { header, program: bytes }))
+    }
+}
+
+fn damaged(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the program that it carries is damaged: {reason}"))
+}

@@ -1,0 +1,120 @@
+//! `dtlc build`, and the files that it makes.
+
+use crate::support::Dtlc;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Runs a built file away from the model's folder; its environment is the test's with `told` added.
+fn run(built: &Path, folder: &Path, arguments: &[&str], told: &[(&str, &str)]) -> (i32, String, String) {
+    let mut command = Command::new(built);
+    command.args(arguments).current_dir(folder).stdin(Stdio::null()).envs(told.iter().copied());
+    let Output { status, stdout, stderr } = command.output().expect("the built file starts");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    (status.code().unwrap_or(-1), text(stdout), text(stderr))
+}
+
+fn built() -> Dtlc {
+    let dtlc = Dtlc::new();
+    dtlc.write("text.txt", "the quick brown fox jumps over the lazy dog. ".repeat(40));
+    let outcome = dtlc.expect(0, &["build", "tiny.dtl", "-p", "tp2", "-o", "trainer"]);
+    assert!(outcome.stderr.contains("trainer holds Tiny under tp2"), "{}", outcome.stderr);
+    dtlc
+}
+
+/// The losses and norms of a run's JSON lines.
+fn figures(lines: &str) -> Vec<(String, String)> {
+    let figure = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
+        (line["loss"].to_string(), line["grad_norm"].to_string())
+    };
+    lines.lines().map(figure).collect()
+}
+
+#[test]
+fn a_built_file_trains_as_the_command_does() {
+    let dtlc = built();
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    std::fs::rename(dtlc.path("text.txt"), elsewhere.path().join("text.txt")).expect("it is moved");
+    let trainer = elsewhere.path().join("moved");
+    std::fs::rename(dtlc.path("trainer"), &trainer).expect("it is moved");
+    let options = ["--data", "text.txt", "--steps", "5", "--seed", "3", "--json"];
+    let (status, stdout, stderr) = run(&trainer, elsewhere.path(), &options, &[]);
+    assert_eq!(status, 0, "{stderr}");
+    std::fs::copy(elsewhere.path().join("text.txt"), dtlc.path("text.txt")).expect("it is copied");
+    let same = dtlc.expect(0, &[&["train", "tiny.dtl", "-p", "tp2"], &options[..]].concat());
+    assert_eq!(figures(&stdout).len(), 5);
+    assert_eq!(figures(&stdout), figures(&same.stdout));
+    // Checkpoints are those of the command, either way.
+    let [first, rest] =
+        ["3", "5"].map(|steps| ["--data", "text.txt", "--seed", "3", "--steps", steps, "--json"]);
+    let save = ["--checkpoint", "run"];
+    let (status, _, stderr) = run(&trainer, dtlc.folder.path(), &[&first[..], &save].concat(), &[]);
+    assert_eq!(status, 0, "{stderr}");
+    let resumed =
+        dtlc.expect(0, &[&["train", "tiny.dtl", "-p", "tp2"], &rest[..], &save, &["--resume"]].concat());
+    assert_eq!(figures(&resumed.stdout), figures(&stdout)[3..]);
+}
+
+#[test]
+fn a_built_file_says_what_it_is_and_what_it_wants() {
+    let dtlc = built();
+    let (trainer, folder) = (dtlc.path("trainer"), dtlc.folder.path());
+    let (status, stdout, _) = run(&trainer, folder, &["--help"], &[]);
+    assert_eq!(status, 0);
+    assert!(stdout.contains("Trains Tiny under the plan tp2") && stdout.contains("--checkpoint"), "{stdout}");
+    assert!(!stdout.contains("FILE>") || !stdout.contains("--plan"), "{stdout}");
+    for wrong in [&["--data", "text.txt"][..], &["-p", "one"], &["train", "tiny.dtl"]] {
+        let (status, stdout, stderr) = run(&trainer, folder, wrong, &[]);
+        assert_eq!((status, stdout.as_str()), (2, ""), "{stderr}");
+    }
+    let options = ["--data", "nowhere.txt", "--steps", "1"];
+    let (status, _, stderr) = run(&trainer, folder, &options, &[]);
+    assert!(status == 1 && stderr.contains("nowhere.txt"), "{status} {stderr}");
+}
+
+#[test]
+fn a_built_file_is_started_once() {
+    let dtlc = built();
+    let (trainer, folder) = (dtlc.path("trainer"), dtlc.folder.path());
+    let options = ["--data", "text.txt", "--steps", "1"];
+    let (status, _, stderr) = run(&trainer, folder, &options, &[("OMPI_COMM_WORLD_SIZE", "4")]);
+    assert!(status == 3 && stderr.contains("one of 4 processes"), "{status} {stderr}");
+    let (status, _, stderr) = run(&trainer, folder, &options, &[("OMPI_COMM_WORLD_SIZE", "1")]);
+    assert_eq!(status, 0, "{stderr}");
+}
+
+#[test]
+fn a_damaged_file_never_trains() {
+    let dtlc = built();
+    let (trainer, folder) = (dtlc.path("trainer"), dtlc.folder.path());
+    let bytes = std::fs::read(&trainer).expect("it is read");
+    let length = |at: usize| {
+        let at = bytes.len() - 32 + 8 * at;
+        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")) as usize
+    };
+    let (header, program) = (length(0), length(1));
+    let end = bytes.len() - 32;
+    let damage = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut damaged = bytes.clone();
+        change(&mut damaged);
+        std::fs::write(&trainer, damaged).expect("it is written");
+        let (status, stdout, stderr) = run(&trainer, folder, &["--data", "text.txt", "--steps", "1"], &[]);
+        assert!((1..=3).contains(&status) && stdout.is_empty(), "{name}: {status} {stdout} {stderr}");
+        assert!(stderr.contains("error") || stderr.contains("Usage"), "{name}: {stderr}");
+    };
+    damage("lengths", &|bytes| bytes[end..end + 16].fill(0xff));
+    damage("header", &|bytes| bytes[end - program - header] = b'x');
+    damage("program", &|bytes| bytes[end - program / 2] ^= 0x40);
+    damage("cut off", &|bytes| bytes.truncate(end));
+}
+
+#[test]
+fn what_can_not_be_built_says_why() {
+    let dtlc = Dtlc::new();
+    let build = ["build", "tiny.dtl", "-p", "tp2", "-o", "trainer"];
+    let cuda = dtlc.expect(2, &[&build[..], &["--target", "cuda:sm_90a"]].concat());
+    assert!(cuda.stderr.contains("--target cpu"), "{}", cuda.stderr);
+    let nowhere = dtlc.expect(1, &["build", "tiny.dtl", "-p", "tp2", "-o", "missing/trainer"]);
+    assert!(nowhere.stderr.contains("missing/trainer"), "{}", nowhere.stderr);
+    assert!(!dtlc.path("trainer").exists());
+}
