@@ -47,6 +47,20 @@ impl FileType {
         }
     }
 
+    /// Its name in a program or, if no program has it, in Rust.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Program(dtype) => dtype.name(),
+            Self::F16 => "f16",
+            Self::F64 => "f64",
+            Self::I64 => "i64",
+            Self::U64 => "u64",
+            Self::U16 => "u16",
+            Self::U8 => "u8",
+        }
+    }
+
     fn is_float(self) -> bool {
         match self {
             Self::F16 | Self::F64 | Self::Program(DType::F32 | DType::Bf16) => true,
@@ -100,7 +114,7 @@ pub fn convert(from: FileType, bytes: &[u8], to: DType) -> Result<Vec<u8>> {
         (true, true) => Ok(elements.flat_map(|element| write_float(to, read_float(from, element))).collect()),
         (false, false) => convert_integers(from, bytes, to),
         (true, false) | (false, true) => {
-            Err(RuntimeError::input(format!("{from:?} can't be read as {}", to.name())))
+            Err(RuntimeError::input(format!("{} can't be read as {}", from.name(), to.name())))
         }
     }
 }

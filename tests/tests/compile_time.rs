@@ -77,3 +77,30 @@ fn many_layers_cost_what_few_do() {
 fn many_ranks_cost_what_few_do() {
     at_most_a_fifth_more(work(126, (2048, 8)), work(126, (2, 4)));
 }
+
+/// A model whose hidden value is made in many steps, each of which reads the one before twice.
+fn chain(steps: usize) -> String {
+    let step = |index: usize| format!("    let y{} = y{index} * 1.01 + y{index}\n", index + 1);
+    let steps_text: String = (0..steps).map(step).collect();
+    format!(
+        "model M {{\n  dims B, D = 8\n  param w: [D]\n  fn loss(x: [B, D]) -> f32[] {{\n    let y0 = x * w\n{steps_text}    \
+         mean(f32(y{steps}))\n  }}\n}}\n"
+    )
+}
+
+#[test]
+fn a_chain_of_elementwise_code_costs_what_it_is_long() {
+    let work = |steps: usize| {
+        let nothing = |_: &str, _: &[&str]| Loaded::Missing;
+        let options = Options { plan: PlanChoice::None, overrides: Vec::new() };
+        let compiled = dtlc_lang::compile(&nothing, "chain.dtl", chain(steps).as_bytes(), &options)
+            .unwrap_or_else(|rejected| panic!("{:#?}", rejected.diagnostics));
+        let before = ALLOCATED.get();
+        let compilation = pipeline::compile(&compiled, Mode::Gradients, Stage::Program)
+            .unwrap_or_else(|trouble| panic!("{trouble:#?}"));
+        assert!(compilation.assembled.is_some(), "the last stage was asked for");
+        ALLOCATED.get().0 - before.0
+    };
+    let (short, long) = (work(40), work(160));
+    assert!(long <= 5 * short, "{long} allocations for 160 steps, {short} for 40");
+}

@@ -160,7 +160,7 @@ pub struct Explain {
 Example:
   dtlc verify examples/llama3.dtl -p b70_tp8_sp
 
-Sizes are made small, the mesh is kept (cut down to 16 ranks, every axis at 2 or more); what is made smaller is printed.
+Sizes are made small, the mesh is kept (cut down to 16 ranks, every axis at 2 or more); the sizes are printed.
 Parameters and inputs are random. The error of a tensor is its largest difference over the larger of its own largest element and
 1e-3 of the model's largest gradient; parameters are compared after one step of SGD. Above 1e-5 in f32 the exit
 status is 3.")]
@@ -269,7 +269,7 @@ pub struct Training {
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
     /// Steps between two checkpoints.
-    #[arg(long, value_name = "N", requires = "checkpoint")]
+    #[arg(long, value_name = "N", requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
     pub every: Option<u64>,
     /// Go on from the newest checkpoint of the folder.
     #[arg(long, requires = "checkpoint")]
@@ -308,8 +308,8 @@ pub struct Built {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  dtlc snapshot examples/*.dtl              shows what changed; exit status 1 if anything did
-  dtlc snapshot examples/*.dtl --accept     writes what is new
+  dtlc snapshot examples/llama3.dtl         shows what changed; exit status 1 if anything did
+  dtlc snapshot model.dtl --accept          writes what is new
 
 Every plan of a file has its own snapshot, FILE.PLAN.STAGE.snap; a file without plans has FILE.STAGE.snap. It holds what
 `emit` prints, without the tables and source positions around the instructions, and of the optimizer's arithmetic only

@@ -59,9 +59,10 @@ fn run(arguments: Vec<OsString>) -> u8 {
             return failure::FAULT;
         }
     }
+    let json = wants_json(&arguments);
     let parsed = match cli::Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed,
-        Err(error) => return show_usage(&error),
+        Err(error) => return show_usage(&error, json),
     };
     let output = Output::new(parsed.json);
     match commands::run(parsed.command, &output) {
@@ -75,10 +76,11 @@ fn run_built(bundle: &Bundle, arguments: Vec<OsString>) -> u8 {
     let header = &bundle.header;
     let about = format!("Trains {} under the plan {}", header.model, header.plan);
     let command = cli::Built::command().about(about);
+    let json = wants_json(&arguments);
     let parsed = command.try_get_matches_from(arguments);
     let parsed = match parsed.and_then(|matches| cli::Built::from_arg_matches(&matches)) {
         Ok(parsed) => parsed,
-        Err(error) => return show_usage(&error),
+        Err(error) => return show_usage(&error, json),
     };
     let output = Output::new(parsed.json);
     match commands::build::run_built(bundle, &parsed, &output) {
@@ -87,8 +89,17 @@ fn run_built(bundle: &Bundle, arguments: Vec<OsString>) -> u8 {
     }
 }
 
+/// Whether a command line that may be wrong asks for JSON.
+fn wants_json(arguments: &[OsString]) -> bool {
+    arguments.iter().any(|argument| argument == "--json")
+}
+
 /// Help and version go to standard output and are no error; everything else that clap says is one of usage.
-fn show_usage(error: &clap::Error) -> u8 {
+fn show_usage(error: &clap::Error, json: bool) -> u8 {
+    if json && error.use_stderr() {
+        let failure = Failure::Usage(error.to_string().trim_start_matches("error: ").trim_end().to_owned());
+        return failure.report(&Output::new(json));
+    }
     // A closed pipe while printing help is no fault of anybody.
     let _ = error.print();
     if error.use_stderr() { failure::USAGE } else { failure::GOOD }

@@ -76,17 +76,22 @@ impl Mesh {
     /// A group of axes as users see it: `tp` when every part of `tp` is there, `tp.0` for a part,
     /// `dp,tp` for several.
     pub fn display(&self, axes: &[Axis]) -> String {
-        let mut names: Vec<String> = Vec::new();
         let mut sorted: Vec<Axis> = axes.to_vec();
         sorted.sort_unstable();
-        for &axis in &sorted {
+        self.names(&sorted).join(",")
+    }
+
+    /// The same in the order of the axes: an axis whose parts follow each other major first has one name.
+    pub fn names(&self, axes: &[Axis]) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut at = 0;
+        while let Some(&axis) = axes.get(at) {
             let info = &self.axes[axis];
-            let whole = self.find(&info.name).iter().all(|part| sorted.contains(part));
-            let name = if whole { info.name.clone() } else { info.full_name() };
-            if !names.contains(&name) {
-                names.push(name);
-            }
+            let parts = self.find(&info.name);
+            let whole = axes[at..].starts_with(&parts);
+            names.push(if whole { info.name.clone() } else { info.full_name() });
+            at += if whole { parts.len() } else { 1 };
         }
-        names.join(",")
+        names
     }
 }

@@ -4,6 +4,8 @@
 //! under any sharding. A checkpoint is written beside its place and then moved there.
 
 use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::safetensors::{Item, TensorFile, write};
@@ -27,6 +29,26 @@ pub struct Progress {
 #[must_use]
 pub fn path_of(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("step-{step:08}.safetensors"))
+}
+
+/// Keeps other runs from writing to a checkpoint folder for as long as the file is open. The system forgets it with the
+/// process, however that ends.
+///
+/// # Errors
+/// Another run writes to the folder, or the system refuses.
+pub fn lock(folder: &Path) -> Result<File> {
+    let failed = |error: std::io::Error| RuntimeError::file(folder, &error);
+    let file = File::create(folder.join(".lock")).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(RuntimeError::file(
+            folder,
+            &"another run writes its checkpoints to it; wait, or name another folder",
+        )),
+        // Some file systems over a network have no locks.
+        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(file),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
 }
 
 /// The newest checkpoint in a folder, if there is one.

@@ -128,8 +128,10 @@ impl NameIndex {
                 }
             }
         }
-        let wanted = tensor.names.first().map_or(tensor.path.clone(), |name| name.template.clone());
-        Err(format!("`{wanted}` {shape:?} is in no file"))
+        let wanted =
+            tensor.names.first().map_or(tensor.path.clone(), |name| name.template.replace("{}", "0"));
+        let of_one = tensor.names.first().map_or(0, |name| name.first.len());
+        Err(format!("`{wanted}` {:?} is in no file", &shape[of_one.min(shape.len())..]))
     }
 
     fn check(

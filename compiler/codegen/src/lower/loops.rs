@@ -3,10 +3,10 @@
 
 use super::evaluate::{Evaluator, Indices, with};
 use super::space::{LoopDim, loops};
-use super::{LowerError, Lowered, definition, unforeseen};
+use super::{LowerError, Lowered, unforeseen};
 use crate::kir::{Access, AccumulatorId, AxisKind, Combination, ElementType, Index, ScalarType, TensorId};
 use dtlc_ir::{DType, Dim, Inst, Op, Program, ReduceOp, Region, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Most elements of a tile where a kernel has one loop only.
 const TILE: u64 = 1024;
@@ -199,34 +199,35 @@ impl<'a> Lowering<'a> {
         format!("{plain}_{}", self.axes)
     }
 
-    /// Computes, outside of the loops to come, what does not change in them.
+    /// Computes, outside of the loops to come, what does not change in them: not what needs a reduction that is not
+    /// done yet, and no constants, which an emitter folds into operations.
     fn hoist(&mut self, indices: &Indices) -> Result<(), LowerError> {
         let body = self.evaluator.body;
-        let program = self.evaluator.program;
-        let results = body.insts.iter().flat_map(|inst| &inst.results);
-        for &value in body.params.iter().chain(results) {
-            let bound = |dim: &Dim| indices.iter().any(|(other, _)| other == dim);
-            let ready = self.evaluator.reduced.contains_key(&value) || !self.waits_for_reduction(value);
-            if program.ty(value).dims.iter().all(bound) && ready && self.is_used(value) {
-                self.evaluator.evaluate(value, indices)?;
+        for &param in &body.params {
+            self.hoist_value(param, indices)?;
+        }
+        let mut waiting: FxHashSet<Value> = FxHashSet::default();
+        for inst in &body.insts {
+            let is_reduction = matches!(inst.op, Op::Reduce { .. });
+            let waits = is_reduction || inst.args.iter().any(|arg| waiting.contains(arg));
+            for &result in &inst.results {
+                if waits && !self.evaluator.reduced.contains_key(&result) {
+                    waiting.insert(result);
+                } else if !matches!(inst.op, Op::Constant(_)) {
+                    self.hoist_value(result, indices)?;
+                }
             }
         }
         Ok(())
     }
 
-    /// Whether a value needs a reduction that is not done yet.
-    fn waits_for_reduction(&self, value: Value) -> bool {
-        if self.evaluator.reduced.contains_key(&value) {
-            return false;
+    /// Computes a value if all its dims are bound.
+    fn hoist_value(&mut self, value: Value, indices: &Indices) -> Result<(), LowerError> {
+        let bound = |dim: &Dim| indices.iter().any(|(other, _)| other == dim);
+        if self.evaluator.program.ty(value).dims.iter().all(bound) {
+            self.evaluator.evaluate(value, indices)?;
         }
-        definition(self.evaluator.body, value).is_some_and(|inst| {
-            matches!(inst.op, Op::Reduce { .. }) || inst.args.iter().any(|&arg| self.waits_for_reduction(arg))
-        })
-    }
-
-    /// Constants are left to where they are used: an emitter folds them into operations.
-    fn is_used(&self, value: Value) -> bool {
-        !matches!(definition(self.evaluator.body, value), Some(Inst { op: Op::Constant(_), .. }))
+        Ok(())
     }
 
     /// Stores values at these indices. All are computed before any is stored, since one may lie where an argument

@@ -121,8 +121,3 @@ pub(crate) fn shard_start(program: &Program, value: Value, dim: Dim) -> Integer 
 fn unforeseen<T>(message: impl Into<String>) -> Result<T, LowerError> {
     Err(LowerError { kernel: String::new(), message: message.into() })
 }
-
-/// The instruction that defines a value in a body, if it is no parameter.
-fn definition(body: &Region, value: Value) -> Option<&dtlc_ir::Inst> {
-    body.insts.iter().find(|inst| inst.results.contains(&value))
-}

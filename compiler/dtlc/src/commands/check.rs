@@ -35,6 +35,8 @@ pub fn run(arguments: &Check, output: &Output) -> Result<(), Failure> {
     let mut overrides = vec![options(&arguments.source.choice).overrides; choices.len().max(1)];
     if let Some(name) = &arguments.source.choice.plan {
         choices = vec![PlanChoice::Named(name.clone())];
+        // What is wrong with this plan is found again; what is wrong with others was not asked for.
+        diagnostics.clear();
     } else if choices.is_empty() && models.len() == 1 {
         choices = vec![PlanChoice::None];
     } else {

@@ -16,6 +16,7 @@ use dtlc_runtime::files::weights::load_weights;
 use dtlc_runtime::session::Session;
 use dtlc_runtime::train::{Checkpoints, Ending, StepReport, TrainOptions, train};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -48,7 +49,7 @@ pub fn train_with(
 ) -> Result<(), Failure> {
     let stop = listen_for_interrupts()?;
     let mut session = start()?;
-    let Start { progress: Progress { step: done, seed }, data: before } =
+    let Start { progress: Progress { step: done, seed }, data: before, lock: _lock } =
         prepare(arguments, &mut session, output)?;
     let data = Data::open(&arguments.data, session.program(), data_options(&bounds, seed))?.held_to(bounds);
     if before.is_some_and(|before| before != data.fingerprint()) {
@@ -58,6 +59,9 @@ pub fn train_with(
         .checkpoint
         .clone()
         .map(|folder| Checkpoints { folder, interval: arguments.every.unwrap_or(0) });
+    if done >= arguments.steps {
+        output.note(&format!("step {done} is done, and `--steps {}` asks for no more", arguments.steps));
+    }
     let options = TrainOptions { first_step: done + 1, last_step: arguments.steps, seed, checkpoints };
     let mut progress = Display::new(output, arguments.steps, done);
     let ending = train(&mut session, &data, &options, &stop, |report| {
@@ -66,9 +70,14 @@ pub fn train_with(
         }
     });
     let written = progress.finish();
-    match ending? {
-        Ending::Finished => written,
-        Ending::Stopped { .. } => written.and(Err(Failure::Interrupted)),
+    match (ending?, written) {
+        (Ending::Finished, written) => written,
+        // Who only wanted the first lines must not take the run for a whole one.
+        (Ending::Stopped { .. }, Err(Failure::ClosedPipe)) => {
+            output.note("nobody reads the output any more, so training stops here");
+            Err(Failure::Interrupted)
+        }
+        (Ending::Stopped { .. }, written) => written.and(Err(Failure::Interrupted)),
     }
 }
 
@@ -114,6 +123,8 @@ struct Start {
     progress: Progress,
     /// What tells the data of the run so far from other.
     data: Option<String>,
+    /// Keeps other runs out of the folder of checkpoints.
+    lock: Option<File>,
 }
 
 fn warn_of_other_data(output: &Output) {
@@ -128,9 +139,7 @@ fn prepare(arguments: &Training, session: &mut Session, output: &Output) -> Resu
     if let Some(folder) = arguments.checkpoint.as_deref().filter(|_| arguments.resume) {
         return resume(folder, arguments.seed, session, output);
     }
-    if let Some(folder) = &arguments.checkpoint {
-        start_folder(folder)?;
-    }
+    let lock = arguments.checkpoint.as_deref().map(start_folder).transpose()?;
     let seed = arguments.seed.unwrap_or(DEFAULT_SEED);
     if arguments.weights.is_empty() {
         session.initialise(seed)?;
@@ -138,19 +147,20 @@ fn prepare(arguments: &Training, session: &mut Session, output: &Output) -> Resu
         session.initialise_constants()?;
         load_weights(session, &arguments.weights)?;
     }
-    Ok(Start { progress: Progress { step: 0, seed }, data: None })
+    Ok(Start { progress: Progress { step: 0, seed }, data: None, lock })
 }
 
 /// Makes the folder for a new run's checkpoints, before any work is done that could not be saved.
-fn start_folder(folder: &Path) -> Result<(), Failure> {
+fn start_folder(folder: &Path) -> Result<File, Failure> {
     std::fs::create_dir_all(folder).map_err(|error| crate::files::unusable(folder, &error))?;
+    let lock = checkpoint::lock(folder)?;
     match checkpoint::newest(folder)? {
         Some(_) => {
             let reason =
                 "it holds the checkpoints of a run; go on from them with `--resume`, or name another folder";
             Err(crate::files::unusable(folder, &reason))
         }
-        None => Ok(()),
+        None => Ok(lock),
     }
 }
 
@@ -164,13 +174,14 @@ fn resume(
     let Some(path) = checkpoint::newest(folder)? else {
         return Err(crate::files::unusable(folder, &"it holds no checkpoint to go on from"));
     };
+    let lock = checkpoint::lock(folder)?;
     let progress = checkpoint::load(session, &path)?;
     if seed.is_some_and(|seed| seed != progress.seed) {
         let reason = format!("its run has seed {}; leave `--seed` out, or give that one", progress.seed);
         return Err(crate::files::unusable(&path, &reason));
     }
     output.note(&format!("going on from {} (step {})", path.display(), progress.step));
-    Ok(Start { progress, data: checkpoint::data_of(&path)? })
+    Ok(Start { progress, data: checkpoint::data_of(&path)?, lock: Some(lock) })
 }
 
 /// Shows steps: a bar on a terminal, else a line each.

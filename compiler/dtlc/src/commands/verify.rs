@@ -29,6 +29,13 @@ pub fn run(arguments: &Verify, output: &Output) -> Result<(), Failure> {
     if is_good(&found) {
         return Ok(());
     }
+    let errors = [&found.gradient, &found.parameter];
+    if let Some((_, name)) = errors.into_iter().find(|(error, _)| error.is_nan()) {
+        return Err(Failure::Fault(format!(
+            "`{name}` is not a number, so there is nothing to compare; `dtlc train --check-finite` names the first value \
+             that is not"
+        )));
+    }
     Err(Failure::Fault(format!(
         "{} rank(s) and one differ by more than {:.1e}, worst in `{}`",
         found.ranks, found.bound, found.gradient.1
@@ -59,7 +66,7 @@ fn show(found: &Differences, changes: &[Change], output: &Output) -> Result<(), 
             .iter()
             .map(|change| format!("{} {} -> {}", change.name, change.from, change.to))
             .collect();
-        output.text(&format!("made smaller: {}\n", list.join(", ")))?;
+        output.text(&format!("in small: {}\n", list.join(", ")))?;
     }
     output.text(&format!(
         "{} rank(s) against one, errors relative (bound {:.1e}):\n  loss       {:.2e}\n  gradients  {:.2e}  worst {}\n  parameters {:.2e}  worst {}\n",

@@ -142,16 +142,10 @@ impl Writer<'_> {
         let atoms = self.model.atoms(dim).into_iter();
         let atoms = atoms.filter_map(|atom| program.find_dim(&self.model.dims[atom].name));
         let axes: Vec<Axis> = atoms.flat_map(|atom| placement.axes_of(atom).collect::<Vec<_>>()).collect();
-        match axes.as_slice() {
+        match program.mesh.names(&axes).as_slice() {
             [] => String::new(),
-            axes => {
-                let shown = program.mesh.display(axes);
-                if shown.contains(',') {
-                    format!("@({})", shown.replace(',', ", "))
-                } else {
-                    format!("@{shown}")
-                }
-            }
+            [axis] => format!("@{axis}"),
+            several => format!("@({})", several.join(", ")),
         }
     }
 

@@ -31,6 +31,10 @@ fn usage_ends_with_2() {
     ] {
         let outcome = dtlc.expect(2, arguments);
         assert!(!outcome.stderr.is_empty() && outcome.stdout.is_empty(), "{arguments:?}");
+        let outcome = dtlc.expect(2, &[arguments, &["--json"]].concat());
+        let told: serde_json::Value = serde_json::from_str(&outcome.stderr)
+            .unwrap_or_else(|error| panic!("{arguments:?}: {error}: {}", outcome.stderr));
+        assert_eq!(told["error"], "usage", "{arguments:?}");
     }
 }
 

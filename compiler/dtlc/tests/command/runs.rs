@@ -175,6 +175,41 @@ plan padded for Llama {
     assert!(number(&found, "max_param_rel_err") <= 1e-5, "{found}");
 }
 
+/// The checkpoints in the folder `run`.
+fn checkpoints(dtlc: &Dtlc) -> Vec<String> {
+    let entries = std::fs::read_dir(dtlc.path("run")).expect("the folder");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("step-")).collect()
+}
+
+#[test]
+fn two_runs_never_write_to_one_folder() {
+    let dtlc = with_text();
+    let arguments = ["train", "tiny.dtl", "-p", "one", "--data", "text.txt", "--checkpoint", "run"];
+    let mut first = dtlc
+        .command(&[&arguments[..], &["--steps", "1000000000", "--every", "5"]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command starts");
+    let mut lines = BufReader::new(first.stdout.take().expect("piped")).lines();
+    lines.nth(6).expect("steps").expect("UTF-8");
+    for more in [&["--steps", "9"][..], &["--steps", "1000000000", "--resume"]] {
+        let second = dtlc.expect(1, &[&arguments[..], more].concat());
+        assert!(second.stderr.contains("run"), "{}", second.stderr);
+    }
+    let resumed = dtlc.expect(1, &[&arguments[..], &["--steps", "9", "--resume"]].concat());
+    assert!(resumed.stderr.contains("another run writes"), "{}", resumed.stderr);
+    let pid = first.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill is there").success());
+    lines.for_each(drop);
+    first.wait().expect("it ends");
+    // The folder is free again.
+    let done = checkpoints(&dtlc).len();
+    dtlc.expect(0, &[&arguments[..], &["--steps", "1", "--resume"]].concat());
+    assert_eq!(checkpoints(&dtlc).len(), done);
+}
+
 #[test]
 fn an_interrupt_ends_the_step_and_saves() {
     let dtlc = with_text();
@@ -191,7 +226,7 @@ fn an_interrupt_ends_the_step_and_saves() {
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill is there").success());
     let last = lines.map_while(Result::ok).last();
     assert_eq!(child.wait().expect("it ends").code(), Some(130));
-    assert_eq!(std::fs::read_dir(dtlc.path("run")).expect("a checkpoint").count(), 1, "{last:?}");
+    assert_eq!(checkpoints(&dtlc).len(), 1, "{last:?}");
 }
 
 #[test]

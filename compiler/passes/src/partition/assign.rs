@@ -208,15 +208,19 @@ impl<'a> Assignments<'a> {
     ) -> PlacementError {
         let name = |dim: Dim| &program.dims[dim].name;
         let (held_info, wanted_info) = (&self.entries[held.entry], &self.entries[wanted.1]);
-        let message = format!(
-            "step `{}` wants both {}@{} and {}@{} of {}",
-            self.step_name(held.entry),
+        let places = format!(
+            "{}@{} and {}@{}",
             name(held.dim),
             self.mesh.display(&held_info.axes),
             name(wanted.0),
-            self.mesh.display(&wanted_info.axes),
-            describe(program, value)
+            self.mesh.display(&wanted_info.axes)
         );
+        let value_name = describe(program, value);
+        let message = if self.is_pin(wanted.1) {
+            format!("{value_name} can't be both {places}: an axis cuts a value along one dimension")
+        } else {
+            format!("step `{}` wants both {places} of {value_name}", self.step_name(held.entry))
+        };
         let rule = |info: &EntryInfo| &self.request.steps[info.step].rules[info.rule];
         let held_chain = self.chain(program, value, held.entry);
         PlacementError::new(PlacementErrorKind::Conflict, message)
@@ -224,10 +228,18 @@ impl<'a> Assignments<'a> {
             .at_plan(rule(held_info).span, "the other")
             .at_model(program.values[value].origin, "this value")
             .because(held_chain.into_iter().chain(chain))
-            .hint(format!(
-                "`step other: {}` on its own; the earlier step stands where both meet",
-                rule(wanted_info).text()
-            ))
+            .hint(if self.is_pin(wanted.1) {
+                format!(
+                    "leave out one of them, such as `@{}` behind `{}`",
+                    self.mesh.display(&wanted_info.axes),
+                    name(wanted.0)
+                )
+            } else {
+                format!(
+                    "`step other: {}` on its own; the earlier step stands where both meet",
+                    rule(wanted_info).text()
+                )
+            })
     }
 }
 

@@ -66,7 +66,7 @@ impl Resolver<'_> {
         let schedule = self.schedule(item);
         let (decay, decay_on) = self.decay(item);
         let clip = match setting(item, "clip") {
-            Some(clip) => Some(self.number(clip, 0.0)?),
+            Some(clip) => Some(self.clip(clip)?),
             None => None,
         };
         let (states, update) = update?;
@@ -124,6 +124,21 @@ impl Resolver<'_> {
                 format!("`{}` is a number, {least} or more", setting.name.name),
             )
             .label(setting.value.span, "not one"),
+        );
+        None
+    }
+
+    /// The norm that gradients are scaled down to.
+    fn clip(&mut self, setting: &Setting) -> Option<f64> {
+        let clip = self.number(setting, 0.0)?;
+        if clip > 0.0 {
+            return Some(clip);
+        }
+        self.diagnostics.push(
+            Diagnostic::error(Code::InvalidSetting, "`clip 0` makes every gradient zero")
+                .label(setting.value.span, "the norm that gradients are scaled down to")
+                .why("without `clip` they are left as they are")
+                .hint("clip 1.0"),
         );
         None
     }
