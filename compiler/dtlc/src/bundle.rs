@@ -26,6 +26,8 @@ pub struct Header {
     pub model: String,
     /// The plan.
     pub plan: String,
+    /// Where it runs if nobody says otherwise: a value of `--device`.
+    pub device: String,
     /// What integer inputs index.
     pub bounds: Vec<IndexBound>,
 }

@@ -1,6 +1,7 @@
 //! The command line: names, flags and help. What each command does stands in `commands`.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use dtlc_codegen::cuda::nvrtc::Architecture;
 use std::path::PathBuf;
 
 /// What stands at the end of `dtlc --help`.
@@ -299,6 +300,9 @@ pub struct Built {
     #[command(flatten)]
     #[expect(missing_docs, reason = "see `Source`")]
     pub training: Training,
+    /// Where to run; what it is built for, if not given.
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
     /// Print results as JSON, one value a line, and diagnostics as one object on standard error.
     #[arg(long)]
     pub json: bool,
@@ -332,6 +336,7 @@ pub struct Snapshot {
 Example:
   dtlc build model.dtl -p node8 -o train-model
   ./train-model --data tokens.bin --steps 1000 --checkpoint runs/a
+  dtlc build model.dtl -p node8 --target cuda:sm_90a -o train-model
 
 The executable holds the program and what runs it, and needs no `.dtl` file and no compiler. It takes the options of `train`
 but FILE, `-p` and `-D`, and runs its ranks as threads of one process.")]
@@ -339,12 +344,35 @@ pub struct Build {
     #[command(flatten)]
     #[expect(missing_docs, reason = "see `Source`")]
     pub source: Source,
-    /// `cpu`, or `cuda` with architectures: `cuda:sm_90a`.
-    #[arg(long, value_name = "TARGET", default_value = "cpu")]
-    pub target: String,
+    /// `cpu`, or `cuda` with architectures: `cuda:sm_80,sm_90a`. Without them there is code for all that are known.
+    #[arg(long, value_name = "TARGET", default_value = "cpu", value_parser = parse_target)]
+    pub target: BuildTarget,
     /// The executable.
     #[arg(short, long, value_name = "BIN")]
     pub output: PathBuf,
+}
+
+/// What a built file has code for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BuildTarget {
+    /// This processor.
+    Cpu,
+    /// CUDA devices.
+    Cuda(Vec<Architecture>),
+}
+
+fn parse_target(text: &str) -> Result<BuildTarget, String> {
+    let known = || Architecture::ALL.map(Architecture::name).join(", ");
+    let named = |name: &str| {
+        let found = Architecture::ALL.into_iter().find(|architecture| architecture.name() == name);
+        found.ok_or_else(|| format!("no architecture `{name}`; there are {}", known()))
+    };
+    match text.split_once(':') {
+        None if text == "cpu" => Ok(BuildTarget::Cpu),
+        None if text == "cuda" => Ok(BuildTarget::Cuda(Architecture::ALL.to_vec())),
+        Some(("cuda", names)) => names.split(',').map(named).collect::<Result<_, _>>().map(BuildTarget::Cuda),
+        Some(_) | None => Err(format!("expected `cpu`, `cuda` or `cuda:` with some of {}", known())),
+    }
 }
 
 fn parse_override(text: &str) -> Result<(String, String), String> {

@@ -3,7 +3,7 @@
 use crate::cli::Device;
 use crate::failure::Failure;
 use dtlc_codegen::assemble::Assembled;
-use dtlc_codegen::cuda::nvrtc::{Cache, Nvrtc, NvrtcError, Search};
+use dtlc_codegen::cuda::nvrtc::{Architecture, Cache, Nvrtc, NvrtcError, Search};
 use dtlc_codegen::device::{DeviceCodeError, add_device_code};
 use dtlc_emulator::{CudaDriver, Emulator};
 use dtlc_runtime::program::Program;
@@ -23,38 +23,27 @@ const DRIVER_FOLDERS: [&str; 6] = [
     "/usr/lib/wsl/lib",
 ];
 
-/// Where programs run.
-pub enum Processor {
-    /// On this machine's processor.
+/// What a program has code for.
+pub enum Target {
+    /// This machine's processor.
     Cpu,
-    /// On a device, compiled for by NVRTC.
-    Device {
-        /// The device.
-        driver: Arc<dyn CudaDriver>,
+    /// CUDA devices as well.
+    Cuda {
         /// The compiler.
         nvrtc: Box<Nvrtc>,
+        /// What it makes machine code for; beside it, there is PTX for all later ones.
+        architectures: Vec<Architecture>,
     },
 }
 
-impl Processor {
-    /// Opens what the command line names.
+impl Target {
+    /// CUDA devices of these architectures.
     ///
     /// # Errors
-    /// A library or a driver is missing: the message says what, where it was looked for, and how to get it.
-    pub fn open(device: Device) -> Result<Self, Failure> {
-        match device {
-            Device::Cpu => Ok(Self::Cpu),
-            Device::Emu => {
-                let nvrtc = Nvrtc::load(&Search::of_environment(), cache());
-                let nvrtc = nvrtc.map_err(|error| {
-                    let failure = nvrtc_failure(&error);
-                    let instead = "an emulated device runs what NVRTC compiles; `--device cpu` needs neither";
-                    failure.with_note(instead)
-                })?;
-                Ok(Self::Device { driver: Arc::new(Emulator::default()), nvrtc: Box::new(nvrtc) })
-            }
-            Device::Cuda => Err(without_driver()),
-        }
+    /// NVRTC is missing.
+    pub fn cuda(architectures: &[Architecture]) -> Result<Self, Failure> {
+        let nvrtc = Nvrtc::load(&Search::of_environment(), cache()).map_err(|error| nvrtc_failure(&error))?;
+        Ok(Self::Cuda { nvrtc: Box::new(nvrtc), architectures: architectures.to_vec() })
     }
 
     /// Compiles what this needs beside machine code for the CPU.
@@ -64,8 +53,8 @@ impl Processor {
     pub fn complete(&self, assembled: &mut Assembled) -> Result<(), Failure> {
         match self {
             Self::Cpu => Ok(()),
-            Self::Device { nvrtc, .. } => {
-                add_device_code(assembled, nvrtc, &[]).map_err(|error| match error {
+            Self::Cuda { nvrtc, architectures } => {
+                add_device_code(assembled, nvrtc, architectures).map_err(|error| match error {
                     DeviceCodeError::Nvrtc(error) => nvrtc_failure(&error),
                     DeviceCodeError::Kernel(_) | DeviceCodeError::Library(_) => {
                         Failure::Bug(error.to_string())
@@ -74,15 +63,49 @@ impl Processor {
             }
         }
     }
+}
 
-    /// Starts the ranks of a program that [`Processor::complete`] has completed.
+/// Where programs run.
+pub enum Processor {
+    /// On this machine's processor.
+    Cpu,
+    /// On a device.
+    Device(Arc<dyn CudaDriver>),
+}
+
+impl Processor {
+    /// Opens what the command line names.
+    ///
+    /// # Errors
+    /// A driver is missing: the message says what was looked for, where, and how to get it.
+    pub fn open(device: Device) -> Result<Self, Failure> {
+        match device {
+            Device::Cpu => Ok(Self::Cpu),
+            Device::Emu => Ok(Self::Device(Arc::new(Emulator::default()))),
+            Device::Cuda => Err(without_driver()),
+        }
+    }
+
+    /// What a program needs to run here.
+    ///
+    /// # Errors
+    /// NVRTC is missing.
+    pub fn target(&self) -> Result<Target, Failure> {
+        let instead = "an emulated device runs what NVRTC compiles; `--device cpu` needs neither";
+        match self {
+            Self::Cpu => Ok(Target::Cpu),
+            Self::Device(_) => Target::cuda(&[]).map_err(|failure| failure.with_note(instead)),
+        }
+    }
+
+    /// Starts the ranks of a program that has code for this.
     ///
     /// # Errors
     /// What the runtime says.
     pub fn start(&self, program: Program, options: Options) -> Result<Session, Failure> {
         Ok(match self {
             Self::Cpu => Session::start(program, options)?,
-            Self::Device { driver, .. } => Session::start_on(Arc::clone(driver), program, options)?,
+            Self::Device(driver) => Session::start_on(Arc::clone(driver), program, options)?,
         })
     }
 }

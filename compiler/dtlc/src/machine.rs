@@ -1,6 +1,6 @@
 //! From a typed model and plan to ranks that run: compiles, goes through the bytes of the artifact, starts a session.
 
-use crate::device::Processor;
+use crate::device::{Processor, Target};
 use crate::failure::Failure;
 use crate::figures::{Figures, refusals};
 use crate::pipeline::{Compilation, Mode, Stage, compile, compile_parts};
@@ -22,14 +22,14 @@ pub fn start(
     processor: &Processor,
     watch: Watch,
 ) -> Result<Session, Failure> {
-    launch(&artifact(compiled, mode, processor)?, processor, watch)
+    launch(&artifact(compiled, mode, &processor.target()?)?, processor, watch)
 }
 
-/// Compiles a program to its artifact, with code for a processor.
+/// Compiles a program to its artifact, with code for a target.
 ///
 /// # Errors
 /// The model or the plan is at fault, or a bug. Training is held to what the plan promises.
-pub fn artifact(compiled: &Compiled, mode: Mode, processor: &Processor) -> Result<Vec<u8>, Failure> {
+pub fn artifact(compiled: &Compiled, mode: Mode, target: &Target) -> Result<Vec<u8>, Failure> {
     let compilation =
         compile(compiled, mode, Stage::Program).map_err(|trouble| trouble.into_failure(&compiled.sources))?;
     if mode == Mode::Train {
@@ -38,7 +38,7 @@ pub fn artifact(compiled: &Compiled, mode: Mode, processor: &Processor) -> Resul
             return Err(Failure::Input { diagnostics: refused, sources: compiled.sources.clone() });
         }
     }
-    bytes_of(compilation, processor)
+    bytes_of(compilation, target)
 }
 
 /// The same for a model and plan of one's own making, which is held to nothing.
@@ -54,13 +54,13 @@ pub fn start_parts(
 ) -> Result<Session, Failure> {
     let compilation = compile_parts(sources, model, plan, mode, Stage::Program)
         .map_err(|trouble| trouble.into_failure(sources))?;
-    launch(&bytes_of(compilation, processor)?, processor, Watch::default())
+    launch(&bytes_of(compilation, &processor.target()?)?, processor, Watch::default())
 }
 
-fn bytes_of(compilation: Compilation, processor: &Processor) -> Result<Vec<u8>, Failure> {
+fn bytes_of(compilation: Compilation, target: &Target) -> Result<Vec<u8>, Failure> {
     let mut assembled =
         compilation.assembled.ok_or_else(|| Failure::Bug("a compilation without a program".to_owned()))?;
-    processor.complete(&mut assembled)?;
+    target.complete(&mut assembled)?;
     Ok(assembled.program.to_bytes()?)
 }
 

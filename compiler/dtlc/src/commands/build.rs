@@ -1,16 +1,17 @@
 //! `dtlc build`, and what a built file does.
 
 use crate::bundle::{Bundle, Header};
-use crate::cli::{Build, Built};
+use crate::cli::{Build, BuildTarget, Built, Device};
 use crate::commands::train::{require_optimizer, train_with};
 use crate::commands::watch;
-use crate::device::Processor;
+use crate::device::{Processor, Target};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::pipeline::Mode;
 use crate::{files, launcher, load, machine};
+use clap::ValueEnum;
 use dtlc_runtime::program::Program;
-use dtlc_runtime::session::{Options, Session};
+use dtlc_runtime::session::Options;
 use std::path::Path;
 
 /// Builds an executable.
@@ -18,15 +19,16 @@ use std::path::Path;
 /// # Errors
 /// The model or the plan is at fault, the target is not there, the file can't be written.
 pub fn run(arguments: &Build, output: &Output) -> Result<(), Failure> {
-    if arguments.target != "cpu" {
-        let target = &arguments.target;
-        return Err(Failure::Usage(format!("`--target {target}` is not there yet; `--target cpu` is")));
-    }
     let compiled = load::load(&arguments.source)?;
     require_optimizer(&compiled)?;
-    let program = machine::artifact(&compiled, Mode::Train, &Processor::Cpu)?;
+    let (target, device) = match &arguments.target {
+        BuildTarget::Cpu => (Target::Cpu, Device::Cpu),
+        BuildTarget::Cuda(architectures) => (Target::cuda(architectures)?, Device::Cuda),
+    };
+    let program = machine::artifact(&compiled, Mode::Train, &target)?;
     let plan = compiled.plan.as_ref().map(|plan| plan.name.clone()).unwrap_or_default();
-    let header = Header { model: compiled.model.name.clone(), plan, bounds: machine::bounds(&compiled)? };
+    let bounds = machine::bounds(&compiled)?;
+    let header = Header { model: compiled.model.name.clone(), plan, device: device_name(device), bounds };
     let program_bytes = program.len();
     let bundle = Bundle { header, program };
     let this = this_executable()?;
@@ -50,9 +52,23 @@ pub fn run(arguments: &Build, output: &Output) -> Result<(), Failure> {
 pub fn run_built(bundle: &Bundle, arguments: &Built, output: &Output) -> Result<(), Failure> {
     let program = Program::from_bytes(&bundle.program).map_err(|error| Failure::Fault(error.to_string()))?;
     launcher::require_one_process(program.mesh.ranks(), |name| std::env::var(name).ok())?;
+    let device = arguments.device.or_else(|| Device::from_str(&bundle.header.device, false).ok());
+    let device = device.unwrap_or(Device::Cpu);
+    if device != Device::Cpu && program.device.is_none() {
+        let name = device_name(device);
+        return Err(Failure::Fault(format!(
+            "it has no code for `--device {name}`: it was built with `--target cpu`, not `cuda`"
+        )));
+    }
+    let processor = Processor::open(device)?;
     let watch = watch(arguments.training.check_finite);
-    let session = || Ok(Session::start(program, Options { watch, ..Options::default() })?);
+    let session = || processor.start(program, Options { watch, ..Options::default() });
     train_with(session, bundle.header.bounds.clone(), &arguments.training, output)
+}
+
+/// As the command line has it.
+fn device_name(device: Device) -> String {
+    device.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Where this executable lies.

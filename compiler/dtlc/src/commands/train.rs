@@ -33,7 +33,8 @@ pub fn run(arguments: &Train, output: &Output) -> Result<(), Failure> {
     let compiled = load(&arguments.source)?;
     require_optimizer(&compiled)?;
     let bounds = machine::bounds(&compiled)?;
-    let session = || machine::start(&compiled, Mode::Train, &processor, watch(arguments.training.check_finite));
+    let session =
+        || machine::start(&compiled, Mode::Train, &processor, watch(arguments.training.check_finite));
     train_with(session, bounds, &arguments.training, output)
 }
 

@@ -1,5 +1,6 @@
 //! `dtlc build`, and the files that it makes.
 
+use crate::devices::with_compiler;
 use crate::support::Dtlc;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -84,6 +85,41 @@ fn a_built_file_is_started_once() {
 }
 
 #[test]
+fn a_file_built_for_a_device_runs_on_an_emulated_one() {
+    let dtlc = built();
+    let (folder, options) = (dtlc.folder.path(), ["--data", "text.txt", "--steps", "2", "--json"]);
+    let emulated = ["--device", "emu"];
+    let (status, _, stderr) = run(&dtlc.path("trainer"), folder, &[&options[..], &emulated].concat(), &[]);
+    assert!(status == 3 && stderr.contains("--target cpu"), "{status} {stderr}");
+    let Some(dtlc) = with_compiler() else { return };
+    let folder = dtlc.folder.path();
+    let mut command =
+        dtlc.command(&["build", "tiny.dtl", "-p", "tp2", "--target", "cuda:sm_80", "-o", "gpu"]);
+    let outcome = command.env("XDG_CACHE_HOME", dtlc.path("cache")).output().expect("the command starts");
+    assert!(outcome.status.success(), "{}", String::from_utf8_lossy(&outcome.stderr));
+    // No compiler is needed any more.
+    let told = [("DTLC_CUDA_LIBS", "/nowhere")];
+    let gpu = dtlc.path("gpu");
+    let (status, stdout, stderr) = run(&gpu, folder, &[&options[..], &emulated].concat(), &told);
+    assert_eq!(status, 0, "{stderr}");
+    let (status, on_cpu, stderr) = run(&gpu, folder, &[&options[..], &["--device", "cpu"]].concat(), &told);
+    assert_eq!(status, 0, "{stderr}");
+    let losses = |lines: &str| -> Vec<f64> {
+        figures(lines).iter().map(|(loss, _)| loss.parse().expect("a number")).collect()
+    };
+    let (emulated, on_cpu) = (losses(&stdout), losses(&on_cpu));
+    assert_eq!(emulated.len(), 2);
+    for (left, right) in emulated.iter().zip(&on_cpu) {
+        assert!((left - right).abs() < 1e-5 * right, "{left} on the device, {right} on the CPU");
+    }
+    // Where there is no driver, the default of such a file says so.
+    if !Path::new("/usr/lib/x86_64-linux-gnu/libcuda.so.1").exists() {
+        let (status, _, stderr) = run(&gpu, folder, &options, &told);
+        assert!(status == 3 && stderr.contains("libcuda.so.1"), "{status} {stderr}");
+    }
+}
+
+#[test]
 fn a_damaged_file_never_trains() {
     let dtlc = built();
     let (trainer, folder) = (dtlc.path("trainer"), dtlc.folder.path());
@@ -112,8 +148,10 @@ fn a_damaged_file_never_trains() {
 fn what_can_not_be_built_says_why() {
     let dtlc = Dtlc::new();
     let build = ["build", "tiny.dtl", "-p", "tp2", "-o", "trainer"];
-    let cuda = dtlc.expect(2, &[&build[..], &["--target", "cuda:sm_90a"]].concat());
-    assert!(cuda.stderr.contains("--target cpu"), "{}", cuda.stderr);
+    for target in ["gpu", "cuda:", "cuda:sm_90", "cpu:avx2"] {
+        let refused = dtlc.expect(2, &[&build[..], &["--target", target]].concat());
+        assert!(refused.stderr.contains("sm_90a"), "{}", refused.stderr);
+    }
     let nowhere = dtlc.expect(1, &["build", "tiny.dtl", "-p", "tp2", "-o", "missing/trainer"]);
     assert!(nowhere.stderr.contains("missing/trainer"), "{}", nowhere.stderr);
     assert!(!dtlc.path("trainer").exists());

@@ -5,7 +5,7 @@ use dtlc_runtime::files::safetensors::read_all;
 use std::io::Write;
 
 /// A folder with a text to train on; compiled kernels are kept in it. None where there is no NVRTC to test with.
-fn with_compiler() -> Option<Dtlc> {
+pub fn with_compiler() -> Option<Dtlc> {
     let dtlc = Dtlc::new();
     dtlc.write("text.txt", "the quick brown fox jumps over the lazy dog. ".repeat(40));
     let probe = emulated(&dtlc, &["train", "tiny.dtl", "-p", "one", "--data", "text.txt", "--steps", "1"]);
