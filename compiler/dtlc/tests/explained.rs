@@ -124,6 +124,26 @@ fn zero_3_gathers_a_block_in_one_call_and_scatters_its_gradients_in_one() {
     assert_eq!(calls, expected(block));
 }
 
+/// Also where a block has biases and offsets, which only the computation that is repeated needs again.
+#[test]
+fn zero_3_gathers_a_block_in_one_call_whatever_is_recomputed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("gpt2.dtl");
+    let example = format!("{}/../../examples/gpt2.dtl", env!("CARGO_MANIFEST_DIR"));
+    let example = std::fs::read_to_string(example).expect("the example");
+    for remat in ["full", "none"] {
+        let plan = format!(
+            "plan stored for Gpt2 {{\n  mesh {{ dp: 4 }}\n  step data: acts B -> dp\n  step zero(3): over dp\n  \
+             batch {{ seq 1024, global 4, micro 1 }}\n  remat Block: {remat}\n  optimizer sgd {{ lr 0.1 }}\n}}\n"
+        );
+        std::fs::write(&path, format!("{example}\n{plan}")).expect("it is written");
+        let calls = calls_of_a_block(&explain(path.to_str().expect("UTF-8"), "stored", &[]), 12);
+        let block =
+            [("forward all_gather dp", 1), ("backward all_gather dp", 1), ("backward reduce_scatter dp", 1)];
+        assert_eq!(calls, expected(block), "remat {remat}");
+    }
+}
+
 /// A size of model, with the overrides that give it and how many parameters the paper speaks of.
 struct Model {
     psi: f64,

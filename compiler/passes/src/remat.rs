@@ -17,7 +17,7 @@ use crate::report::layer_of;
 use crate::simplify::remove_dead;
 use crate::uses::for_each_use;
 use dtlc_ir::{
-    Axis, CollectiveKind, Inst, Op, Phase, Program, ReduceOp, Region, Scan, ScanOutput, Type, Value,
+    Axis, CollectiveKind, Inst, Op, Phase, Program, ReduceOp, Region, Role, Scan, ScanOutput, Type, Value,
 };
 use dtlc_lang::plan::{Policy, Remat};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -286,7 +286,7 @@ impl Replay<'_> {
             self.copy(value);
         }
         copy(self.program, &mut inst, &mut self.copies);
-        mark_recomputed(&mut inst);
+        mark_recomputed(self.program, &mut inst);
         self.insts.push(inst);
         self.copies[&value]
     }
@@ -299,11 +299,14 @@ impl Replay<'_> {
     }
 }
 
-/// Puts an instruction, and all inside it, into the phase of repeated work.
-fn mark_recomputed(inst: &mut Inst) {
-    inst.phase = Phase::Recompute;
+/// Puts an instruction, and all inside it, into the phase of repeated work. Weights are gathered for the way back, not
+/// again: they are never kept, whether anything is recomputed or not.
+fn mark_recomputed(program: &Program, inst: &mut Inst) {
+    let moves = matches!(inst.op, Op::Collective(_) | Op::LocalSlice | Op::Reshard(_));
+    let of_weights = moves && inst.args.iter().all(|&arg| program.values[arg].role == Role::Parameter);
+    inst.phase = if of_weights { Phase::Backward } else { Phase::Recompute };
     if let Some(inside) = inst.op.region_mut() {
-        inside.insts.iter_mut().for_each(mark_recomputed);
+        inside.insts.iter_mut().for_each(|inst| mark_recomputed(program, inst));
     }
 }
 

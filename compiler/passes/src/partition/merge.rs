@@ -73,7 +73,7 @@ fn turns(program: &Program, inst: &Inst) -> Vec<[SmallVec<[Axis; 2]>; 2]> {
 
 fn groups(program: &Program, region: &Region) -> Vec<Group> {
     let defined = definitions(region);
-    let is_block = !region.insts.iter().any(|inst| matches!(inst.op, Op::Scan(_)));
+    let is_block = !runs_layers(program, region);
     let mut used = vec![false; region.insts.len()];
     // Where each instruction will stand, as far as is known.
     let mut stands: Vec<usize> = (0..region.insts.len()).collect();
@@ -113,6 +113,18 @@ fn groups(program: &Program, region: &Region) -> Vec<Group> {
         }
     }
     groups
+}
+
+/// Whether a region runs a stack of layers: a loop, perhaps within others, over slices of parameters. Loops over chunks
+/// of rows have none.
+fn runs_layers(program: &Program, region: &Region) -> bool {
+    region.insts.iter().any(|inst| match &inst.op {
+        Op::Scan(scan) => {
+            let mut stacks = inst.args[scan.carries..scan.carries + scan.stacks].iter();
+            stacks.any(|&arg| program.values[arg].role == Role::Parameter) || runs_layers(program, &scan.body)
+        }
+        _ => false,
+    })
 }
 
 /// Whether the result is no larger than the argument, so that an earlier call holds no more memory.
