@@ -14,3 +14,4 @@ mod embedding;
 mod faults;
 mod matmul;
 mod tensor;
+mod tensor_cores;

@@ -72,7 +72,12 @@ impl Case {
     }
 
     /// Dense operands: A with its terms or its rows innermost, B with its terms or its columns, C with its columns or its rows.
-    pub fn dense(shape: &Shape, [a, b, c]: [Innermost; 3], numbers: &mut Numbers) -> Case {
+    pub fn dense(shape: &Shape, innermost: [Innermost; 3], numbers: &mut Numbers) -> Case {
+        Case::padded(shape, innermost, 1, numbers)
+    }
+
+    /// The same, with all strides but the innermost multiples of `step`.
+    pub fn padded(shape: &Shape, [a, b, c]: [Innermost; 3], step: usize, numbers: &mut Numbers) -> Case {
         let batches = shape.batch.len();
         let layouts: Vec<(Vec<isize>, usize)> = shape
             .extents()
@@ -85,7 +90,7 @@ impl Case {
                     Innermost::Others => lines_first().rev().collect(),
                 };
                 order.extend((0..batches).rev());
-                strides(extents, &order, || 0)
+                strides(extents, &order, |span| span.next_multiple_of(step) - span)
             })
             .collect();
         Case::with(shape, &layouts, numbers)
@@ -190,7 +195,8 @@ fn on_host(spec: &MatmulSpec, a: &Stored, b: &Stored, c: &mut Stored) {
     }
 }
 
-fn check(shape: &Shape, case: &Case, bench: &mut Bench, placing: Placing) {
+/// Holds a call to the CPU's result.
+pub fn check(shape: &Shape, case: &Case, bench: &mut Bench, placing: Placing) {
     let call = matmul(&case.spec).unwrap_or_else(|error| panic!("{error}: {shape:?}"));
     if let Some(difference) = case.judge(&call, bench, placing) {
         let source = call.launches.first().map_or("", |launch| &launch.source);
@@ -198,7 +204,7 @@ fn check(shape: &Shape, case: &Case, bench: &mut Bench, placing: Placing) {
     }
 }
 
-const OPERANDS: [Innermost; 2] = [Innermost::Lines, Innermost::Others];
+pub const OPERANDS: [Innermost; 2] = [Innermost::Lines, Innermost::Others];
 
 #[test]
 fn every_transpose_in_f32() {

@@ -34,16 +34,21 @@ pub fn random_strides(extents: &[usize], numbers: &mut Numbers) -> (Vec<isize>, 
     for index in (1..order.len()).rev() {
         order.swap(index, numbers.below(index + 1));
     }
-    strides(extents, &order, || numbers.pick(&[0, 0, 3]))
+    strides(extents, &order, |_| numbers.pick(&[0, 0, 3]))
 }
 
-/// Strides of dims in this order, innermost first.
-pub fn strides(extents: &[usize], order: &[usize], mut gap: impl FnMut() -> usize) -> (Vec<isize>, usize) {
+/// Strides of dims in this order, innermost first, with gaps behind so many elements.
+pub fn strides(
+    extents: &[usize],
+    order: &[usize],
+    mut gap: impl FnMut(usize) -> usize,
+) -> (Vec<isize>, usize) {
     let mut strides = vec![0; extents.len()];
     let mut span = 1;
     for &dim in order {
         strides[dim] = span as isize;
-        span = span * extents[dim].max(1) + gap();
+        span *= extents[dim].max(1);
+        span += gap(span);
     }
     (strides, span)
 }

@@ -1,65 +1,9 @@
-//! Matrix products: which kernel, with which tiles, and where the operands' elements lie.
+//! Where a product's elements lie, as the kernels see it, and the text that tells them.
 //!
-//! The longer of the output's unit strides runs along a tile's columns; where that is the rows' the operands change places, which
-//! makes the transposed product.
+//! From a [`MatmulSpec`] to two factors of lines and terms and an output of rows and columns. Chooses no tiles.
 
-use super::source::{Source, float, stored};
-use super::{DeviceArgument, DeviceCall, DeviceLaunch};
-use crate::signature::{Accumulation, Element, InvalidSpec, MatmulSpec, Orientation, require};
-
-/// The parts that a block of threads and a thread take of a product on the ordinary cores.
-struct Tiles {
-    rows: usize,
-    columns: usize,
-    terms: usize,
-    thread_rows: usize,
-    thread_columns: usize,
-}
-
-/// For products that give every multiprocessor some: most arithmetic for what is read.
-const LARGE: Tiles = Tiles { rows: 128, columns: 128, terms: 8, thread_rows: 8, thread_columns: 8 };
-/// For all others.
-const SMALL: Tiles = Tiles { rows: 64, columns: 64, terms: 16, thread_rows: 4, thread_columns: 4 };
-/// Fewer tiles of the large kind than this leave too much of a device idle.
-const LEAST_LARGE_TILES: usize = 64;
-
-/// Computes the product of buffers 0 (A) and 1 (B) into buffer 2 (C).
-///
-/// # Errors
-/// The descriptor is not valid, or sizes are beyond what a launch can have.
-pub fn matmul(spec: &MatmulSpec) -> Result<DeviceCall, InvalidSpec> {
-    spec.check()?;
-    require(spec.scale.is_finite(), "a matmul's scale is not finite")?;
-    let product = Product::of(spec);
-    if product.rows() == 0 || product.columns() == 0 || spec.batch_extent() == 0 {
-        return Ok(DeviceCall::default());
-    }
-    let tiles = product.tiles();
-    let blocks = product.blocks(tiles);
-    require(blocks <= i32::MAX as usize, "a matmul of more tiles than a launch has")?;
-    require(spec.k() <= i32::MAX as usize / 2, "a matmul of more terms than an index holds")?;
-    let source = product
-        .describe()
-        .constant("int", "TILE_ROWS", tiles.rows)
-        .constant("int", "TILE_COLUMNS", tiles.columns)
-        .constant("int", "TILE_TERMS", tiles.terms)
-        .constant("int", "THREAD_ROWS", tiles.thread_rows)
-        .constant("int", "THREAD_COLUMNS", tiles.thread_columns)
-        .file(include_str!("output.cuh"))
-        .file(include_str!("tiles.cuh"))
-        .file(include_str!("matmul_tiles.cu"));
-    let stem = format!("matmul_tiles_{}x{}x{}", spec.m, spec.n, spec.k());
-    let (name, source) = source.finish(&stem);
-    let threads = tiles.rows / tiles.thread_rows * (tiles.columns / tiles.thread_columns);
-    Ok(DeviceCall::of(DeviceLaunch {
-        name,
-        source,
-        grid: [blocks as u32, 1, 1],
-        block: [threads as u32, 1, 1],
-        shared_bytes: 0,
-        arguments: product.pointers.map(DeviceArgument::Pointer).to_vec(),
-    }))
-}
+use crate::cuda::source::{Source, float, stored};
+use crate::signature::{Accumulation, Element, MatmulSpec, Orientation};
 
 /// One loop of an index: how often, and the elements between iterations.
 type Loop = (usize, isize);
@@ -75,18 +19,18 @@ struct Operand {
 }
 
 /// A product whose columns run along the output's unit stride.
-struct Product<'a> {
-    spec: &'a MatmulSpec,
+pub(super) struct Product<'a> {
+    pub(super) spec: &'a MatmulSpec,
     left: Operand,
     right: Operand,
     row_stride: isize,
     column_stride: isize,
     /// Buffers of left, right and output.
-    pointers: [u32; 3],
+    pub(super) pointers: [u32; 3],
 }
 
 impl<'a> Product<'a> {
-    fn of(spec: &'a MatmulSpec) -> Product<'a> {
+    pub(super) fn of(spec: &'a MatmulSpec) -> Product<'a> {
         let a = Operand {
             name: "Left",
             element: spec.a,
@@ -123,25 +67,21 @@ impl<'a> Product<'a> {
         }
     }
 
-    fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.left.lines
     }
 
-    fn columns(&self) -> usize {
+    pub(super) fn columns(&self) -> usize {
         self.right.lines
     }
 
-    fn tiles(&self) -> &'static Tiles {
-        let fits = self.rows() >= LARGE.rows && self.columns() >= LARGE.columns;
-        if fits && self.blocks(&LARGE) >= LEAST_LARGE_TILES { &LARGE } else { &SMALL }
-    }
-
-    fn blocks(&self, tiles: &Tiles) -> usize {
-        self.spec.batch_extent() * self.rows().div_ceil(tiles.rows) * self.columns().div_ceil(tiles.columns)
+    /// Tiles of this size that cover all products.
+    pub(super) fn tiles(&self, rows: usize, columns: usize) -> usize {
+        self.spec.batch_extent() * self.rows().div_ceil(rows) * self.columns().div_ceil(columns)
     }
 
     /// The types and constants that say where elements lie and what becomes of a sum.
-    fn describe(&self) -> Source {
+    pub(super) fn describe(&self) -> Source {
         let spec = self.spec;
         let output: Vec<Loop> = spec.batch.iter().map(|each| (each.extent, each.stride_c)).collect();
         let is_near = self.left.is_near()
@@ -162,16 +102,45 @@ impl<'a> Product<'a> {
             .file(&self.right.describe())
             .file(&format!(
                 "struct Output {{\n    using Element = {};\n    static constexpr Offset ROW_STRIDE = {};\n    \
-                 static constexpr Offset COLUMN_STRIDE = {};\n{}}};\n",
+                 static constexpr Offset COLUMN_STRIDE = {};\n    static constexpr bool IS_ALIGNED = {};\n{}}};\n",
                 stored(spec.c),
                 self.row_stride,
                 self.column_stride,
+                self.output_is_aligned(&output),
                 offset_function("of_product", &output),
             ))
+    }
+
+    /// As [`Operand::is_aligned`], for the output's rows.
+    fn output_is_aligned(&self, products: &[Loop]) -> bool {
+        let count = vector(self.spec.c);
+        (self.column_stride == 1 || self.columns() <= 1)
+            && are_multiples(&[(self.rows(), self.row_stride)], count)
+            && are_multiples(products, count)
     }
 }
 
 impl Operand {
+    /// Whether elements that lie beside each other start at a multiple of 16 bytes, wherever as many lines or terms as fill 16 bytes
+    /// start, if the operand does so itself.
+    fn is_aligned(&self) -> bool {
+        let count = vector(self.element);
+        let lines = [(self.lines, self.line_stride)];
+        let terms: Vec<Loop> = self.terms.iter().copied().filter(|(extent, _)| *extent > 1).collect();
+        let is_aligned = match (self.terms_are_neighbours(), terms.as_slice()) {
+            (false, terms) => self.line_stride == 1 && are_multiples(terms, count),
+            (true, []) => are_multiples(&lines, count),
+            (true, [only]) => only.1 == 1 && are_multiples(&lines, count),
+            (true, [others @ .., (extent, stride)]) => {
+                *stride == 1
+                    && extent.is_multiple_of(count)
+                    && are_multiples(others, count)
+                    && are_multiples(&lines, count)
+            }
+        };
+        is_aligned && are_multiples(&self.products, count)
+    }
+
     /// Whether every element is fewer than 2³¹ elements from the first.
     fn is_near(&self) -> bool {
         let lines = [(self.lines, self.line_stride)];
@@ -187,16 +156,27 @@ impl Operand {
     fn describe(&self) -> String {
         format!(
             "struct {} {{\n    using Element = {};\n    static constexpr int LINES = {};\n    \
-             static constexpr Offset LINE_STRIDE = {};\n    static constexpr bool TERMS_ARE_NEIGHBOURS = {};\n{}{}}};\n",
+             static constexpr Offset LINE_STRIDE = {};\n    static constexpr bool TERMS_ARE_NEIGHBOURS = {};\n    \
+             static constexpr bool IS_ALIGNED = {};\n{}{}}};\n",
             self.name,
             stored(self.element),
             self.lines,
             self.line_stride,
             self.terms_are_neighbours(),
+            self.is_aligned(),
             offset_function("of_term", &self.terms),
             offset_function("of_product", &self.products),
         )
     }
+}
+
+/// Elements of 16 bytes.
+fn vector(element: Element) -> usize {
+    16 / element.bytes()
+}
+
+fn are_multiples(loops: &[Loop], count: usize) -> bool {
+    loops.iter().all(|(extent, stride)| *extent <= 1 || stride.unsigned_abs().is_multiple_of(count))
 }
 
 fn is_near(mut loops: impl Iterator<Item = Loop>) -> bool {

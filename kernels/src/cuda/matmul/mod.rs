@@ -1,0 +1,140 @@
+//! Matrix products: which kernel, with which tiles.
+//!
+//! Products of two bf16 factors run on the tensor cores, all others on the ordinary ones. The longer of the output's unit strides
+//! runs along a tile's columns; where that is the rows' the factors change places, which makes the transposed product.
+
+mod layout;
+
+use self::layout::Product;
+use super::source::Source;
+use super::{DeviceArgument, DeviceCall, DeviceLaunch};
+use crate::signature::{Element, InvalidSpec, MatmulSpec, require};
+
+/// The parts that a block of threads and a thread take of a product on the ordinary cores.
+struct Tiles {
+    rows: usize,
+    columns: usize,
+    terms: usize,
+    thread_rows: usize,
+    thread_columns: usize,
+}
+
+/// The most arithmetic for what is read.
+const LARGE: Tiles = Tiles { rows: 128, columns: 128, terms: 8, thread_rows: 8, thread_columns: 8 };
+/// For products that have few of the large.
+const SMALL: Tiles = Tiles { rows: 64, columns: 64, terms: 16, thread_rows: 4, thread_columns: 4 };
+
+/// The parts that a block of threads and a warp take of a product on the tensor cores, and for how many steps there is room.
+struct TensorTiles {
+    rows: usize,
+    columns: usize,
+    warp_rows: usize,
+    warp_columns: usize,
+    stages: usize,
+}
+
+/// The terms of a step on the tensor cores.
+const TENSOR_TERMS: usize = 32;
+/// The tiles for the tensor cores, the largest first: the larger, the less is read for each product. A block has at most the 99 KiB
+/// of shared memory that the smallest device gives it.
+const TENSOR_TILES: [TensorTiles; 3] = [
+    TensorTiles { rows: 128, columns: 256, warp_rows: 64, warp_columns: 64, stages: 4 },
+    TensorTiles { rows: 128, columns: 128, warp_rows: 64, warp_columns: 64, stages: 4 },
+    TensorTiles { rows: 64, columns: 64, warp_rows: 32, warp_columns: 32, stages: 6 },
+];
+
+/// Fewer large tiles than this leave too much of a device idle.
+const LEAST_LARGE_TILES: usize = 64;
+
+/// Computes the product of buffers 0 (A) and 1 (B) into buffer 2 (C).
+///
+/// # Errors
+/// The descriptor is not valid, or sizes are beyond what a launch can have.
+pub fn matmul(spec: &MatmulSpec) -> Result<DeviceCall, InvalidSpec> {
+    spec.check()?;
+    require(spec.scale.is_finite(), "a matmul's scale is not finite")?;
+    let product = Product::of(spec);
+    if product.rows() == 0 || product.columns() == 0 || spec.batch_extent() == 0 {
+        return Ok(DeviceCall::default());
+    }
+    require(spec.k() <= i32::MAX as usize / 2, "a matmul of more terms than an index holds")?;
+    let launch = match (spec.a, spec.b) {
+        (Element::Bf16, Element::Bf16) => on_tensor_cores(&product)?,
+        (Element::F32, Element::F32 | Element::Bf16) | (Element::Bf16, Element::F32) => {
+            on_ordinary_cores(&product)?
+        }
+    };
+    Ok(DeviceCall::of(launch))
+}
+
+fn on_ordinary_cores(product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec> {
+    let tiles = if fills(product, LARGE.rows, LARGE.columns) { &LARGE } else { &SMALL };
+    let source = product
+        .describe()
+        .constant("int", "TILE_ROWS", tiles.rows)
+        .constant("int", "TILE_COLUMNS", tiles.columns)
+        .constant("int", "TILE_TERMS", tiles.terms)
+        .constant("int", "THREAD_ROWS", tiles.thread_rows)
+        .constant("int", "THREAD_COLUMNS", tiles.thread_columns)
+        .file(include_str!("../output.cuh"))
+        .file(include_str!("../tiles.cuh"))
+        .file(include_str!("../matmul_tiles.cu"));
+    let shape = Shape {
+        blocks: product.tiles(tiles.rows, tiles.columns),
+        threads: tiles.rows / tiles.thread_rows * (tiles.columns / tiles.thread_columns),
+        shared_bytes: 0,
+    };
+    shape.launch("matmul_tiles", source, product)
+}
+
+fn on_tensor_cores(product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec> {
+    let [larger @ .., smallest] = &TENSOR_TILES;
+    let tiles = larger.iter().find(|tiles| fills(product, tiles.rows, tiles.columns)).unwrap_or(smallest);
+    let source = product
+        .describe()
+        .constant("int", "TILE_ROWS", tiles.rows)
+        .constant("int", "TILE_COLUMNS", tiles.columns)
+        .constant("int", "TILE_TERMS", TENSOR_TERMS)
+        .constant("int", "WARP_ROWS", tiles.warp_rows)
+        .constant("int", "WARP_COLUMNS", tiles.warp_columns)
+        .constant("int", "STAGES", tiles.stages)
+        .file(include_str!("../output.cuh"))
+        .file(include_str!("../tensor.cuh"))
+        .file(include_str!("../matmul_tensor.cu"));
+    let warps = tiles.rows / tiles.warp_rows * (tiles.columns / tiles.warp_columns);
+    let shape = Shape {
+        blocks: product.tiles(tiles.rows, tiles.columns),
+        threads: 32 * warps,
+        shared_bytes: tiles.stages * TENSOR_TERMS * (tiles.rows + tiles.columns) * Element::Bf16.bytes(),
+    };
+    shape.launch("matmul_tensor", source, product)
+}
+
+/// Whether a product has room for such tiles, and enough of them.
+fn fills(product: &Product<'_>, rows: usize, columns: usize) -> bool {
+    let fits = product.rows() >= rows && product.columns() >= columns;
+    fits && product.tiles(rows, columns) >= LEAST_LARGE_TILES
+}
+
+/// The sizes of a launch.
+struct Shape {
+    blocks: usize,
+    threads: usize,
+    shared_bytes: usize,
+}
+
+impl Shape {
+    fn launch(&self, kind: &str, source: Source, product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec> {
+        require(self.blocks <= i32::MAX as usize, "a matmul of more tiles than a launch has")?;
+        let spec = product.spec;
+        let (name, source) = source.finish(&format!("{kind}_{}x{}x{}", spec.m, spec.n, spec.k()));
+        Ok(DeviceLaunch {
+            name,
+            source,
+            grid: [self.blocks as u32, 1, 1],
+            block: [self.threads as u32, 1, 1],
+            shared_bytes: self.shared_bytes as u32,
+            arguments: product.pointers.map(DeviceArgument::Pointer).to_vec(),
+        })
+    }
+}

@@ -1,0 +1,250 @@
+// A matrix product of bf16 on the tensor cores: output[row, column] (+)= SCALE * sum over term of left[row, term] * right[term, column].
+//
+// A block of threads makes a tile of TILE_ROWS by TILE_COLUMNS of the output, a warp WARP_ROWS by WARP_COLUMNS of that. Tiles of the
+// factors, of TILE_TERMS terms, come through STAGES places in shared memory: while one is multiplied, the others are on their way.
+// Each output is the sum of its terms in f32, 16 after 16, so that nothing but the descriptor and the device decides its bits.
+//
+// Left, Right and Output say where elements lie.
+
+constexpr int WARPS_ACROSS = TILE_COLUMNS / WARP_COLUMNS;
+constexpr int THREADS = TILE_ROWS / WARP_ROWS * WARPS_ACROSS * 32;
+// Tile rows whose tiles blocks that run together make: what these read stays in the cache that all multiprocessors share.
+constexpr int GROUP = 8;
+
+// A tile of a factor in shared memory, as it lies in device memory: its rows are lines if the terms of a line are neighbours, else
+// terms. Chunks change places within 128 bytes, by row, so that those of eight rows that a matrix is read from are in different banks.
+template <class Operand, int LINES>
+struct Tile {
+    static constexpr bool ROWS_ARE_LINES = Operand::TERMS_ARE_NEIGHBOURS;
+    static constexpr int ROWS = ROWS_ARE_LINES ? LINES : TILE_TERMS;
+    static constexpr int CHUNKS_OF_ROW = (ROWS_ARE_LINES ? TILE_TERMS : LINES) / CHUNK;
+    static constexpr int CHUNKS = ROWS * CHUNKS_OF_ROW;
+    static constexpr int PLACES = CHUNKS_OF_ROW < 8 ? CHUNKS_OF_ROW : 8;
+
+    static DTL_INLINE int place(int row, int chunk) {
+        return row * CHUNKS_OF_ROW + (chunk ^ row / (8 / PLACES) % PLACES);
+    }
+};
+
+using LeftTile = Tile<Left, TILE_ROWS>;
+using RightTile = Tile<Right, TILE_COLUMNS>;
+constexpr int CHUNKS_OF_STAGE = LeftTile::CHUNKS + RightTile::CHUNKS;
+
+template <class Operand>
+DTL_INLINE Offset offset_of(int line, int term) {
+    return line * Operand::LINE_STRIDE + Operand::of_term(static_cast<unsigned>(term));
+}
+
+// A chunk of which the first `count` numbers are the operand's, wherever they lie.
+template <class Operand>
+DTL_INLINE Chunk gather_chunk(const bf16* operand, int line, int term, int count) {
+    unsigned pairs[CHUNK / 2] = {};
+#pragma unroll
+    for (int number = 0; number < CHUNK; ++number) {
+        if (number < count) {
+            const Offset offset = Operand::TERMS_ARE_NEIGHBOURS ? offset_of<Operand>(line, term + number)
+                                                                : offset_of<Operand>(line + number, term);
+            pairs[number / 2] |= static_cast<unsigned>(operand[offset].bits) << number % 2 * 16;
+        }
+    }
+    return Chunk{pairs[0], pairs[1], pairs[2], pairs[3]};
+}
+
+// Begins to read this thread's chunks of the tile at `first_line` and `first_term`; zeros outside of the operand.
+template <class Operand, int LINES>
+DTL_INLINE void begin_tile(Chunk* tile, const bf16* operand, int first_line, int first_term) {
+    using Place = Tile<Operand, LINES>;
+    const bool is_aligned = Operand::IS_ALIGNED && address(operand) % 16 == 0;
+#pragma unroll
+    for (int number = 0; number < Place::CHUNKS / THREADS; ++number) {
+        const int which = number * THREADS + static_cast<int>(threadIdx.x);
+        const int row = which / Place::CHUNKS_OF_ROW;
+        const int chunk = which % Place::CHUNKS_OF_ROW;
+        const int line = first_line + (Place::ROWS_ARE_LINES ? row : chunk * CHUNK);
+        const int term = first_term + (Place::ROWS_ARE_LINES ? chunk * CHUNK : row);
+        const bool is_inside = line < Operand::LINES && term < TERMS;
+        const int rest = Place::ROWS_ARE_LINES ? TERMS - term : Operand::LINES - line;
+        const int count = is_inside ? min(rest, CHUNK) : 0;
+        Chunk* const target = tile + Place::place(row, chunk);
+        if (is_aligned) {
+            begin_copy(target, is_inside ? operand + offset_of<Operand>(line, term) : operand, count);
+        } else {
+            *target = gather_chunk<Operand>(operand, line, term, count);
+        }
+    }
+}
+
+DTL_INLINE void begin_stage(Chunk* stages, int step, const bf16* left, const bf16* right, int first_row, int first_column) {
+    Chunk* const stage = stages + step % STAGES * CHUNKS_OF_STAGE;
+    begin_tile<Left, TILE_ROWS>(stage, left, first_row, step * TILE_TERMS);
+    begin_tile<Right, TILE_COLUMNS>(stage + LeftTile::CHUNKS, right, first_column, step * TILE_TERMS);
+}
+
+// The fragment of a tile at this line and term.
+template <class Operand, int LINES>
+DTL_INLINE Fragment fragment_of(const Chunk* tile, int line, int term) {
+    using Place = Tile<Operand, LINES>;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    line += lane / 8 % 2 * 8;
+    term += lane / 16 * 8;
+    const int row = (Place::ROWS_ARE_LINES ? line : term) + lane % 8;
+    const int chunk = (Place::ROWS_ARE_LINES ? term : line) / CHUNK;
+    return load_fragment<!Place::ROWS_ARE_LINES>(tile + Place::place(row, chunk));
+}
+
+// Adds a stage's products to this warp's outputs, whose first are at `row` and `column` of the tile.
+DTL_INLINE void add_stage(float (&sums)[WARP_ROWS / 16][WARP_COLUMNS / 8][4], const Chunk* stage, int row, int column) {
+#pragma unroll
+    for (int term = 0; term < TILE_TERMS; term += FRAGMENT) {
+        Fragment rows[WARP_ROWS / FRAGMENT];
+        Fragment columns[WARP_COLUMNS / FRAGMENT];
+#pragma unroll
+        for (int number = 0; number < WARP_ROWS / FRAGMENT; ++number) {
+            rows[number] = fragment_of<Left, TILE_ROWS>(stage, row + number * FRAGMENT, term);
+        }
+#pragma unroll
+        for (int number = 0; number < WARP_COLUMNS / FRAGMENT; ++number) {
+            columns[number] = fragment_of<Right, TILE_COLUMNS>(stage + LeftTile::CHUNKS, column + number * FRAGMENT, term);
+        }
+#pragma unroll
+        for (int down = 0; down < WARP_ROWS / 16; ++down) {
+#pragma unroll
+            for (int across = 0; across < WARP_COLUMNS / 8; ++across) {
+                const Fragment& right = columns[across / 2];
+                add_product(sums[down][across], rows[down], right.at[across % 2], right.at[across % 2 + 2]);
+            }
+        }
+    }
+}
+
+// Sixteen bytes of the output.
+template <class Element>
+struct Vector;
+
+template <>
+struct Vector<float> {
+    static constexpr int COUNT = 4;
+
+    static DTL_INLINE void store(float* place, const float* sums) {
+        const float4 old = ACCUMULATES ? *reinterpret_cast<const float4*>(place) : float4{};
+        *reinterpret_cast<float4*>(place) = float4{result_of(sums[0], old.x), result_of(sums[1], old.y),
+                                                   result_of(sums[2], old.z), result_of(sums[3], old.w)};
+    }
+};
+
+template <>
+struct Vector<bf16> {
+    static constexpr int COUNT = 8;
+
+    static DTL_INLINE unsigned pair(unsigned old, float low, float high) {
+        const bf16 first = narrow<bf16>(result_of(low, __uint_as_float(old << 16)));
+        const bf16 second = narrow<bf16>(result_of(high, __uint_as_float(old & 0xffff0000u)));
+        return first.bits | static_cast<unsigned>(second.bits) << 16;
+    }
+
+    static DTL_INLINE void store(bf16* place, const float* sums) {
+        const uint4 old = ACCUMULATES ? *reinterpret_cast<const uint4*>(place) : uint4{};
+        *reinterpret_cast<uint4*>(place) = uint4{pair(old.x, sums[0], sums[1]), pair(old.y, sums[2], sums[3]),
+                                                 pair(old.z, sums[4], sums[5]), pair(old.w, sums[6], sums[7])};
+    }
+};
+
+// Sixteen rows of a warp's sums in shared memory, with a gap behind each row so that rows start in different banks.
+constexpr int ROOM_PITCH = WARP_COLUMNS + 8;
+constexpr int ROOM_OF_WARP = 16 * ROOM_PITCH;
+static_assert(ROOM_OF_WARP * (THREADS / 32) * 4 <= STAGES * CHUNKS_OF_STAGE * 16, "sums go where the stages were");
+
+// Stores sixteen rows of sums from `row` and `column` of the output on: neighbouring lanes store neighbours.
+DTL_INLINE void store_rows(Output::Element* output, const float* room, int row, int column) {
+    constexpr int COUNT = Vector<Output::Element>::COUNT;
+    constexpr int VECTORS_OF_ROW = WARP_COLUMNS / COUNT;
+    const bool is_aligned = Output::IS_ALIGNED && address(output) % 16 == 0;
+#pragma unroll
+    for (int number = 0; number < 16 * VECTORS_OF_ROW / 32; ++number) {
+        const int which = number * 32 + static_cast<int>(threadIdx.x % 32);
+        const int row_of_room = which / VECTORS_OF_ROW;
+        const int column_of_room = which % VECTORS_OF_ROW * COUNT;
+        const float* const sums = room + row_of_room * ROOM_PITCH + column_of_room;
+        const int output_row = row + row_of_room;
+        const int output_column = column + column_of_room;
+        if (output_row < Left::LINES && output_column < Right::LINES) {
+            Output::Element* const place =
+                output + output_row * Output::ROW_STRIDE + output_column * Output::COLUMN_STRIDE;
+            if (is_aligned && output_column + COUNT <= Right::LINES) {
+                Vector<Output::Element>::store(place, sums);
+            } else {
+                const int count = min(Right::LINES - output_column, COUNT);
+#pragma unroll 1
+                for (int index = 0; index < count; ++index) {
+                    store_output(place + index * Output::COLUMN_STRIDE, sums[index]);
+                }
+            }
+        }
+    }
+}
+
+// The tile of a block: GROUP tile rows after another, and in each group column after column.
+DTL_INLINE void tile_of(unsigned number, int& first_row, int& first_column) {
+    constexpr unsigned TILES_DOWN = (Left::LINES + TILE_ROWS - 1) / TILE_ROWS;
+    constexpr unsigned TILES_ACROSS = (Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    const unsigned first_of_group = number / (GROUP * TILES_ACROSS) * GROUP;
+    const unsigned rows_of_group = min(TILES_DOWN - first_of_group, static_cast<unsigned>(GROUP));
+    const unsigned in_group = number % (GROUP * TILES_ACROSS);
+    first_row = static_cast<int>(first_of_group + in_group % rows_of_group) * TILE_ROWS;
+    first_column = static_cast<int>(in_group / rows_of_group) * TILE_COLUMNS;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    KERNEL(const bf16* left, const bf16* right, Output::Element* output) {
+    extern __shared__ Chunk stages[];
+    constexpr unsigned TILES =
+        ((Left::LINES + TILE_ROWS - 1) / TILE_ROWS) * ((Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS);
+    constexpr int STEPS = (TERMS + TILE_TERMS - 1) / TILE_TERMS;
+    int first_row, first_column;
+    tile_of(blockIdx.x % TILES, first_row, first_column);
+    const unsigned product = blockIdx.x / TILES;
+    left += Left::of_product(product);
+    right += Right::of_product(product);
+    output += Output::of_product(product);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int warp_row = warp / WARPS_ACROSS * WARP_ROWS;
+    const int warp_column = warp % WARPS_ACROSS * WARP_COLUMNS;
+
+    float sums[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
+#pragma unroll
+    for (int step = 0; step < STAGES - 1; ++step) {
+        if (step < STEPS) {
+            begin_stage(stages, step, left, right, first_row, first_column);
+        }
+        close_group();
+    }
+#pragma unroll 1
+    for (int step = 0; step < STEPS; ++step) {
+        // One group a step: this step's has the STAGES - 2 of later steps behind it.
+        wait_for_groups<STAGES - 2>();
+        // All threads' parts of the stage are there, and all are done with the stage before, where the next one goes.
+        __syncthreads();
+        if (step + STAGES - 1 < STEPS) {
+            begin_stage(stages, step + STAGES - 1, left, right, first_row, first_column);
+        }
+        close_group();
+        add_stage(sums, stages + step % STAGES * CHUNKS_OF_STAGE, warp_row, warp_column);
+    }
+
+    __syncthreads();
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    float* const room = reinterpret_cast<float*>(stages) + warp * ROOM_OF_WARP;
+#pragma unroll
+    for (int down = 0; down < WARP_ROWS / 16; ++down) {
+#pragma unroll
+        for (int across = 0; across < WARP_COLUMNS / 8; ++across) {
+            const float(&part)[4] = sums[down][across];
+            float* const place = room + lane / 4 * ROOM_PITCH + across * 8 + lane % 4 * 2;
+            *reinterpret_cast<float2*>(place) = float2{part[0], part[1]};
+            *reinterpret_cast<float2*>(place + 8 * ROOM_PITCH) = float2{part[2], part[3]};
+        }
+        __syncwarp();
+        store_rows(output, room, first_row + warp_row + down * 16, first_column + warp_column);
+        __syncwarp();
+    }
+}

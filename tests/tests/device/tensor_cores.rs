@@ -1,0 +1,153 @@
+//! Products of bf16 on the tensor cores, against the CPU's: every transpose, edge and tile size, wherever the operands begin.
+
+use crate::bench::{Bench, Placing, compiled};
+use crate::matmul::{Batch, Case, Innermost, OPERANDS, Shape, check, plain};
+use crate::support::Numbers;
+use dtlc_codegen::cuda::nvrtc::Architecture;
+use dtlc_kernels::cuda::{DeviceLaunch, matmul};
+use dtlc_kernels::signature::{Accumulation, Element};
+
+/// A product of bf16 without batch.
+pub fn plain_bf16(m: usize, n: usize, k: usize) -> Shape {
+    Shape { elements: [Element::Bf16; 3], ..plain(m, n, k) }
+}
+
+const ROW_MAJOR: [Innermost; 3] = [Innermost::Others, Innermost::Lines, Innermost::Others];
+
+fn launch(case: &Case) -> DeviceLaunch {
+    let call = matmul(&case.spec).expect("a valid descriptor");
+    let [launch] = <[DeviceLaunch; 1]>::try_from(call.launches).expect("one launch");
+    launch
+}
+
+/// Which of left, right and output are read or written 16 bytes at once.
+fn alignments(launch: &DeviceLaunch) -> Vec<bool> {
+    let stated = launch.source.split("IS_ALIGNED = ").skip(1);
+    stated.map(|behind| behind.starts_with("true")).collect()
+}
+
+#[test]
+fn every_transpose_in_bf16() {
+    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    let mut numbers = Numbers(11);
+    for a in OPERANDS {
+        for b in OPERANDS {
+            for c in OPERANDS {
+                // Whole chunks; parts of chunks at the end of aligned lines; lines that start anywhere.
+                for (m, n, k, step, aligned) in
+                    [(72, 80, 232, 1, true), (70, 67, 35, 8, true), (70, 67, 35, 1, false)]
+                {
+                    let shape = plain_bf16(m, n, k);
+                    let case = Case::padded(&shape, [a, b, c], step, &mut numbers);
+                    assert_eq!(alignments(&launch(&case)), [aligned; 3]);
+                    check(&shape, &case, &mut bench, Placing::Aligned);
+                }
+            }
+        }
+    }
+}
+
+/// Sizes that fall short of a tile, loops of every kind, and what becomes of the sums.
+#[test]
+fn edges_batches_and_broken_contractions_in_bf16() {
+    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    let mut numbers = Numbers(12);
+    let wide_output = [Element::Bf16, Element::Bf16, Element::F32];
+    let added = |scale: f32, shape: Shape| Shape { accumulation: Accumulation::Add, scale, ..shape };
+    let shapes = [
+        plain_bf16(1, 1, 1),
+        plain_bf16(1, 200, 17),
+        plain_bf16(130, 1, 40),
+        Shape { contraction: vec![], ..plain_bf16(5, 7, 1) },
+        Shape { contraction: vec![0], ..plain_bf16(3, 4, 1) },
+        Shape { elements: wide_output, ..plain_bf16(65, 72, 500) },
+        added(-0.3, Shape { contraction: vec![3, 16], elements: wide_output, ..plain_bf16(33, 40, 1) }),
+        added(0.125, Shape { contraction: vec![4, 3, 7], ..plain_bf16(40, 72, 1) }),
+        added(1.0, Shape { batch: vec![Batch::OnlyB(5)], ..plain_bf16(17, 9, 50) }),
+        Shape { batch: vec![Batch::Both(3), Batch::OnlyA(2), Batch::OnlyB(2)], ..plain_bf16(20, 65, 19) },
+    ];
+    for shape in shapes {
+        for step in [1, 8] {
+            let innermost = [(); 3].map(|()| numbers.pick(&OPERANDS));
+            let case = Case::padded(&shape, innermost, step, &mut numbers);
+            check(&shape, &case, &mut bench, Placing::Aligned);
+        }
+        let case = Case::random(&shape, &mut numbers);
+        check(&shape, &case, &mut bench, Placing::Aligned);
+    }
+}
+
+/// What the descriptor says is aligned may begin anywhere.
+#[test]
+fn operands_that_begin_between_chunks() {
+    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    let shape = Shape { accumulation: Accumulation::Add, ..plain_bf16(72, 80, 200) };
+    let case = Case::dense(&shape, ROW_MAJOR, &mut Numbers(13));
+    assert_eq!(alignments(&launch(&case)), [true; 3]);
+    for bytes in [2, 8, 16] {
+        check(&shape, &case, &mut bench, Placing::Behind(bytes));
+    }
+}
+
+/// A product with this many tiles of the two larger sizes at least, and what its source says of its tiles.
+fn large_shapes() -> [(Shape, &'static str); 2] {
+    [
+        (Shape { batch: vec![Batch::Both(16)], ..plain_bf16(136, 264, 72) }, "TILE_COLUMNS = 256"),
+        (Shape { batch: vec![Batch::Both(16)], ..plain_bf16(136, 136, 72) }, "TILE_COLUMNS = 128"),
+    ]
+}
+
+/// The larger tiles, from code for a later architecture.
+#[test]
+fn products_of_bf16_that_fill_a_device() {
+    let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
+    let mut numbers = Numbers(14);
+    for (shape, tiles) in large_shapes() {
+        for innermost in [ROW_MAJOR, [Innermost::Lines, Innermost::Others, Innermost::Others]] {
+            let case = Case::dense(&shape, innermost, &mut numbers);
+            assert!(launch(&case).source.contains(tiles));
+            check(&shape, &case, &mut bench, Placing::Aligned);
+        }
+    }
+}
+
+/// Tiles in an order that stays near: more than one group of rows, the last one short.
+#[test]
+fn a_product_of_many_tiles() {
+    let Some(mut bench) = Bench::new(Architecture::Sm100a) else { return };
+    let shape = plain_bf16(64 * 19 - 3, 64 * 3 - 3, 9);
+    let case = Case::random(&shape, &mut Numbers(15));
+    check(&shape, &case, &mut bench, Placing::Aligned);
+}
+
+#[test]
+fn products_on_tensor_cores_compile_for_every_architecture() {
+    if crate::library::nvrtc().is_none() {
+        return;
+    }
+    let mut numbers = Numbers(16);
+    let [(wide, _), (large, _)] = large_shapes();
+    let shapes = [
+        (plain_bf16(64, 64, 64), ROW_MAJOR, 8),
+        (Shape { accumulation: Accumulation::Add, scale: 0.1, ..plain_bf16(65, 63, 67) }, ROW_MAJOR, 1),
+        (Shape { m: 137, n: 265, ..wide.clone() }, ROW_MAJOR, 1),
+        (wide, ROW_MAJOR, 1),
+        (large.clone(), [Innermost::Others; 3], 1),
+        (large, [Innermost::Lines, Innermost::Lines, Innermost::Others], 1),
+    ];
+    for (shape, innermost, step) in shapes {
+        let launch = launch(&Case::padded(&shape, innermost, step, &mut numbers));
+        let alignments = alignments(&launch);
+        let is_copied = alignments[..2].contains(&true);
+        let is_transposed = [innermost[0], innermost[1]].contains(&Innermost::Lines);
+        for architecture in Architecture::ALL {
+            let ptx = compiled(&launch, architecture).ptx;
+            assert!(ptx.contains("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"), "{shape:?}");
+            assert!(ptx.contains("ldmatrix.sync.aligned.m8n8.x4"), "{shape:?}");
+            assert_eq!(ptx.contains("cp.async.cg.shared.global"), is_copied, "{shape:?}");
+            assert_eq!(ptx.contains("st.global.v4"), alignments[2], "{shape:?}");
+            assert_eq!(ptx.contains("x4.trans"), is_transposed, "{shape:?}");
+            assert!(!ptx.contains(".local"), "{shape:?}");
+        }
+    }
+}
