@@ -2,9 +2,9 @@
 
 use super::Slot;
 use super::kinds::{
-    AddressBase, AsyncCopy, Atomic, BarrierKind, Carry, Compare, Convert, FloatKind, FloatMode, FloatTest,
-    HalfForm, IntegerKind, Logic, MatrixProduct, MemoryAccess, Operands, PredicateRef, ShuffleKind, Sign,
-    VoteKind, Width,
+    AddressBase, AsyncCopy, Atomic, BarrierKind, ByteFactors, Carry, Compare, Convert, FloatKind, FloatMode,
+    FloatTest, HalfForm, IntegerKind, Logic, MatrixProduct, MemoryAccess, Operands, PredicateRef,
+    ShuffleKind, Sign, VoteKind, Width,
 };
 use crate::ptx::Type;
 
@@ -54,8 +54,9 @@ pub(crate) enum Arithmetic {
         operands: Operands,
         table: u8,
     },
-    /// `dp4a`: four products of bytes.
+    /// `dp4a` and `dp2a`: the sum of products with bytes.
     ByteProducts {
+        factors: ByteFactors,
         a_sign: Sign,
         b_sign: Sign,
         operands: Operands,

@@ -279,6 +279,17 @@ pub(crate) enum BarrierKind {
     Or,
 }
 
+/// What is multiplied with the bytes of b.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ByteFactors {
+    /// Each with the byte of a at its place.
+    Bytes,
+    /// The lower two with the halves of a.
+    HalvesByLow,
+    /// The upper two with the halves of a.
+    HalvesByHigh,
+}
+
 /// What is computed with a carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CarryKind {

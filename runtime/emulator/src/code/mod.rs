@@ -9,9 +9,9 @@ mod kinds;
 
 pub(crate) use instruction::{Arithmetic, Control, Instruction, Memory, Movement, Operation, Test, Together};
 pub(crate) use kinds::{
-    AddressBase, AsyncCopy, Atomic, AtomicKind, BarrierKind, Carry, CarryKind, Compare, Convert, FloatKind,
-    FloatMode, FloatTest, HalfForm, IntegerKind, Logic, MatrixForm, MatrixProduct, MemoryAccess, Operands,
-    Ordering, PredicateRef, Relation, Rounding, ShuffleKind, Sign, Special, VoteKind, Width,
+    AddressBase, AsyncCopy, Atomic, AtomicKind, BarrierKind, ByteFactors, Carry, CarryKind, Compare, Convert,
+    FloatKind, FloatMode, FloatTest, HalfForm, IntegerKind, Logic, MatrixForm, MatrixProduct, MemoryAccess,
+    Operands, Ordering, PredicateRef, Relation, Rounding, ShuffleKind, Sign, Special, VoteKind, Width,
 };
 
 use crate::fault::SourceLine;

@@ -39,8 +39,8 @@ pub(super) fn arithmetic(isa: Isa, warp: &mut Warp, mask: u32, operation: &Arith
         Arithmetic::LogicTable { operands, table } => {
             integer::logic_table(isa, warp.file(), mask, *table, *operands);
         }
-        Arithmetic::ByteProducts { a_sign, b_sign, operands } => {
-            integer::byte_products(isa, warp.file(), mask, *a_sign, *b_sign, *operands);
+        Arithmetic::ByteProducts { factors, a_sign, b_sign, operands } => {
+            integer::byte_products(isa, warp.file(), mask, *factors, *a_sign, *b_sign, *operands);
         }
     }
 }

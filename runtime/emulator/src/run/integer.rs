@@ -1,7 +1,7 @@
 //! Integer arithmetic and bits, on 16, 32 and 64 bits.
 
 use super::lanes::{File, map, vectorised, zip, zip3};
-use crate::code::{Carry, CarryKind, IntegerKind, Operands, Sign, Slot, Width};
+use crate::code::{ByteFactors, Carry, CarryKind, IntegerKind, Operands, Sign, Slot, Width};
 
 vectorised! {
     /// Everything that [`IntegerKind`] names.
@@ -284,16 +284,29 @@ vectorised! {
 }
 
 vectorised! {
-    /// `dp4a`: the sum of four products of bytes, added to c.
-    fn byte_products(file: &mut File, mask: u32, a_sign: Sign, b_sign: Sign, o: Operands) {
+    /// `dp4a` and `dp2a`: the sum of products with bytes, added to c.
+    fn byte_products(file: &mut File, mask: u32, factors: ByteFactors, a_sign: Sign, b_sign: Sign, o: Operands) {
         let byte = |word: u32, place: u32, sign: Sign| -> i32 {
             let byte = (word >> (8 * place)) as u8;
             if sign == Sign::Signed { i32::from(byte as i8) } else { i32::from(byte) }
         };
+        let half = |word: u32, place: u32| -> i32 {
+            let half = (word >> (16 * place)) as u16;
+            if a_sign == Sign::Signed { i32::from(half as i16) } else { i32::from(half) }
+        };
         zip3(file, mask, (o.to, o.a, o.b, o.c), |a: u32, b: u32, c: i32| {
-            (0..4).fold(c, |sum, place| {
-                sum.wrapping_add(byte(a, place, a_sign) * byte(b, place, b_sign))
-            })
+            let by_half = |first: u32| {
+                (0..2).fold(c, |sum, place| {
+                    sum.wrapping_add(half(a, place) * byte(b, first + place, b_sign))
+                })
+            };
+            match factors {
+                ByteFactors::Bytes => (0..4).fold(c, |sum, place| {
+                    sum.wrapping_add(byte(a, place, a_sign) * byte(b, place, b_sign))
+                }),
+                ByteFactors::HalvesByLow => by_half(0),
+                ByteFactors::HalvesByHigh => by_half(2),
+            }
         });
     }
 }

@@ -177,6 +177,13 @@ fn bytes() {
             let byte = |word: u64, place: usize| value(u64::from(word.to_le_bytes()[place]), 1, sign);
             ((0..4).map(|place| byte(a, place) * byte(b, place)).sum::<i128>() + i128::from(c)) as u64
         });
+        for (half, first) in [("lo", 0), ("hi", 2)] {
+            check(&format!("dp2a.{half}.{name}.{name} %x, %a, %b, %c;"), [4; 3], 4, move |a, b, c| {
+                let byte = |place: usize| value(u64::from(b.to_le_bytes()[first + place]), 1, sign);
+                let half = |place: usize| value(a >> (16 * place) & 0xffff, 2, sign);
+                (half(0) * byte(0) + half(1) * byte(1) + i128::from(c)) as u64
+            });
+        }
     }
 }
 

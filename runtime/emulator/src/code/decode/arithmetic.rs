@@ -5,7 +5,8 @@ use super::words::Words;
 use super::{Decoded, Decoder};
 use crate::code::instruction::Arithmetic;
 use crate::code::kinds::{
-    Carry, CarryKind, FloatKind, FloatMode, HalfForm, IntegerKind, Operands, Rounding, Sign, Width,
+    ByteFactors, Carry, CarryKind, FloatKind, FloatMode, HalfForm, IntegerKind, Operands, Rounding, Sign,
+    Width,
 };
 use crate::ptx::{Operand, Type};
 
@@ -32,7 +33,7 @@ impl Decoder<'_> {
             "bfi" => self.insert_bits(words, operands)?,
             "prmt" => self.permute(words, operands)?,
             "lop3" => self.logic_table(words, operands)?,
-            "dp4a" => self.byte_products(words, operands)?,
+            "dp4a" | "dp2a" => self.byte_products(words, operands)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -301,9 +302,13 @@ impl Decoder<'_> {
 
     fn byte_products(&mut self, words: &mut Words<'_>, operands: &[Operand]) -> Decoded<()> {
         let signs = [("s32", Sign::Signed), ("u32", Sign::Unsigned)];
+        let factors = match words.base {
+            "dp2a" => words.expect(&[("lo", ByteFactors::HalvesByLow), ("hi", ByteFactors::HalvesByHigh)])?,
+            _ => ByteFactors::Bytes,
+        };
         let (a_sign, b_sign) = (words.expect(&signs)?, words.expect(&signs)?);
         let operands = self.three(self.exactly(operands)?, Type::B32)?;
-        self.push(Arithmetic::ByteProducts { a_sign, b_sign, operands });
+        self.push(Arithmetic::ByteProducts { factors, a_sign, b_sign, operands });
         Ok(())
     }
 }
