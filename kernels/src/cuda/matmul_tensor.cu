@@ -13,105 +13,137 @@ constexpr int GROUP = 8;
 
 // A tile of a factor in shared memory, as it lies in device memory: its rows are lines if the terms of a line are neighbours, else
 // terms. Chunks change places within 128 bytes, by row, so that those of eight rows that a matrix is read from are in different banks.
-template <class Operand, int LINES>
+template <class Operand, int TILE_LINES>
 struct Tile {
     static constexpr bool ROWS_ARE_LINES = Operand::TERMS_ARE_NEIGHBOURS;
-    static constexpr int ROWS = ROWS_ARE_LINES ? LINES : TILE_TERMS;
-    static constexpr int CHUNKS_OF_ROW = (ROWS_ARE_LINES ? TILE_TERMS : LINES) / CHUNK;
-    static constexpr int CHUNKS = ROWS * CHUNKS_OF_ROW;
-    static constexpr int PLACES = CHUNKS_OF_ROW < 8 ? CHUNKS_OF_ROW : 8;
+    static constexpr unsigned ROWS = ROWS_ARE_LINES ? TILE_LINES : TILE_TERMS;
+    static constexpr unsigned CHUNKS_OF_ROW = (ROWS_ARE_LINES ? TILE_TERMS : TILE_LINES) / CHUNK;
+    static constexpr unsigned CHUNKS = ROWS * CHUNKS_OF_ROW;
+    static constexpr unsigned BYTES = CHUNKS * sizeof(Chunk);
+    static constexpr unsigned PLACES = CHUNKS_OF_ROW < 8 ? CHUNKS_OF_ROW : 8;
 
-    static DTL_INLINE int place(int row, int chunk) {
-        return row * CHUNKS_OF_ROW + (chunk ^ row / (8 / PLACES) % PLACES);
+    // The byte of a tile where a chunk starts.
+    static DTL_INLINE unsigned place(unsigned row, unsigned chunk) {
+        return (row * CHUNKS_OF_ROW + (chunk ^ row / (8 / PLACES) % PLACES)) * sizeof(Chunk);
     }
 };
 
 using LeftTile = Tile<Left, TILE_ROWS>;
 using RightTile = Tile<Right, TILE_COLUMNS>;
-constexpr int CHUNKS_OF_STAGE = LeftTile::CHUNKS + RightTile::CHUNKS;
+constexpr unsigned STAGE_BYTES = LeftTile::BYTES + RightTile::BYTES;
+
+// A chunk of a tile that this thread brings.
+struct Piece {
+    // The byte of the tile where it goes, its first number in the operand, and how many are inside of the operand.
+    unsigned place;
+    int line, term, count;
+};
+
+template <class Operand, int TILE_LINES>
+DTL_INLINE Piece piece_of(unsigned number, int first_line, int first_term) {
+    using Place = Tile<Operand, TILE_LINES>;
+    const unsigned which = number * THREADS + threadIdx.x;
+    const unsigned row = which / Place::CHUNKS_OF_ROW;
+    const unsigned chunk = which % Place::CHUNKS_OF_ROW;
+    const int line = first_line + static_cast<int>(Place::ROWS_ARE_LINES ? row : chunk * CHUNK);
+    const int term = first_term + static_cast<int>(Place::ROWS_ARE_LINES ? chunk * CHUNK : row);
+    // Tiles that divide the operand are inside of it.
+    const bool line_is_inside = Operand::LINES % TILE_LINES == 0 || line < Operand::LINES;
+    const bool term_is_inside = TERMS % TILE_TERMS == 0 || term < TERMS;
+    const int rest = Place::ROWS_ARE_LINES ? TERMS - term : Operand::LINES - line;
+    const bool is_whole = (Place::ROWS_ARE_LINES ? TERMS : Operand::LINES) % CHUNK == 0;
+    const int count = line_is_inside && term_is_inside ? (is_whole ? CHUNK : min(rest, CHUNK)) : 0;
+    return Piece{Place::place(row, chunk), line, term, count};
+}
 
 template <class Operand>
 DTL_INLINE Offset offset_of(int line, int term) {
     return line * Operand::LINE_STRIDE + Operand::of_term(static_cast<unsigned>(term));
 }
 
-// A chunk of which the first `count` numbers are the operand's, wherever they lie.
+// Reads a chunk number by number, wherever they lie.
 template <class Operand>
-DTL_INLINE Chunk gather_chunk(const bf16* operand, int line, int term, int count) {
+DTL_INLINE Chunk gather_chunk(const bf16* operand, const Piece& piece) {
     unsigned pairs[CHUNK / 2] = {};
 #pragma unroll
     for (int number = 0; number < CHUNK; ++number) {
-        if (number < count) {
-            const Offset offset = Operand::TERMS_ARE_NEIGHBOURS ? offset_of<Operand>(line, term + number)
-                                                                : offset_of<Operand>(line + number, term);
+        if (number < piece.count) {
+            const Offset offset = Operand::TERMS_ARE_NEIGHBOURS ? offset_of<Operand>(piece.line, piece.term + number)
+                                                                : offset_of<Operand>(piece.line + number, piece.term);
             pairs[number / 2] |= static_cast<unsigned>(operand[offset].bits) << number % 2 * 16;
         }
     }
     return Chunk{pairs[0], pairs[1], pairs[2], pairs[3]};
 }
 
-// Begins to read this thread's chunks of the tile at `first_line` and `first_term`; zeros outside of the operand.
-template <class Operand, int LINES>
-DTL_INLINE void begin_tile(Chunk* tile, const bf16* operand, int first_line, int first_term) {
-    using Place = Tile<Operand, LINES>;
-    const bool is_aligned = Operand::IS_ALIGNED && address(operand) % 16 == 0;
+// Begins to read this thread's chunks of the tile at `first_line` and `first_term`, to this byte of shared memory; zeros outside of
+// the operand.
+template <class Operand, int TILE_LINES>
+DTL_INLINE void begin_tile(unsigned tile, const bf16* operand, int first_line, int first_term) {
+    constexpr unsigned COUNT = Tile<Operand, TILE_LINES>::CHUNKS / THREADS;
+    if (Operand::IS_ALIGNED && address(operand) % sizeof(Chunk) == 0) {
 #pragma unroll
-    for (int number = 0; number < Place::CHUNKS / THREADS; ++number) {
-        const int which = number * THREADS + static_cast<int>(threadIdx.x);
-        const int row = which / Place::CHUNKS_OF_ROW;
-        const int chunk = which % Place::CHUNKS_OF_ROW;
-        const int line = first_line + (Place::ROWS_ARE_LINES ? row : chunk * CHUNK);
-        const int term = first_term + (Place::ROWS_ARE_LINES ? chunk * CHUNK : row);
-        const bool is_inside = line < Operand::LINES && term < TERMS;
-        const int rest = Place::ROWS_ARE_LINES ? TERMS - term : Operand::LINES - line;
-        const int count = is_inside ? min(rest, CHUNK) : 0;
-        Chunk* const target = tile + Place::place(row, chunk);
-        if (is_aligned) {
-            begin_copy(target, is_inside ? operand + offset_of<Operand>(line, term) : operand, count);
-        } else {
-            *target = gather_chunk<Operand>(operand, line, term, count);
+        for (unsigned number = 0; number < COUNT; ++number) {
+            const Piece piece = piece_of<Operand, TILE_LINES>(number, first_line, first_term);
+            const Offset offset = piece.count == 0 ? 0 : offset_of<Operand>(piece.line, piece.term);
+            begin_copy(tile + piece.place, operand + offset, piece.count);
+        }
+    } else {
+#pragma unroll 1
+        for (unsigned number = 0; number < COUNT; ++number) {
+            const Piece piece = piece_of<Operand, TILE_LINES>(number, first_line, first_term);
+            shared[(tile + piece.place) / sizeof(Chunk)] = gather_chunk<Operand>(operand, piece);
         }
     }
 }
 
-DTL_INLINE void begin_stage(Chunk* stages, int step, const bf16* left, const bf16* right, int first_row, int first_column) {
-    Chunk* const stage = stages + step % STAGES * CHUNKS_OF_STAGE;
-    begin_tile<Left, TILE_ROWS>(stage, left, first_row, step * TILE_TERMS);
-    begin_tile<Right, TILE_COLUMNS>(stage + LeftTile::CHUNKS, right, first_column, step * TILE_TERMS);
+// Begins to read the tiles of a step; that of a step without terms is an empty group.
+DTL_INLINE void begin_stage(int step, const bf16* left, const bf16* right, int first_row, int first_column) {
+    if (step * TILE_TERMS < TERMS) {
+        const unsigned stage = static_cast<unsigned>(step) % STAGES * STAGE_BYTES;
+        begin_tile<Left, TILE_ROWS>(stage, left, first_row, step * TILE_TERMS);
+        begin_tile<Right, TILE_COLUMNS>(stage + LeftTile::BYTES, right, first_column, step * TILE_TERMS);
+    }
+    close_group();
 }
 
+enum class Side { LEFT, RIGHT };
+
 // The fragment of a tile at this line and term.
-template <class Operand, int LINES>
-DTL_INLINE Fragment fragment_of(const Chunk* tile, int line, int term) {
-    using Place = Tile<Operand, LINES>;
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    line += lane / 8 % 2 * 8;
-    term += lane / 16 * 8;
-    const int row = (Place::ROWS_ARE_LINES ? line : term) + lane % 8;
-    const int chunk = (Place::ROWS_ARE_LINES ? term : line) / CHUNK;
+template <Side SIDE, class Operand, int TILE_LINES>
+DTL_INLINE Fragment fragment_of(unsigned tile, unsigned line, unsigned term) {
+    using Place = Tile<Operand, TILE_LINES>;
+    const unsigned lane = threadIdx.x % 32;
+    const unsigned odd_matrix = lane / 8 % 2 * 8;
+    const unsigned late_matrix = lane / 16 * 8;
+    line += SIDE == Side::LEFT ? odd_matrix : late_matrix;
+    term += SIDE == Side::LEFT ? late_matrix : odd_matrix;
+    const unsigned row = (Place::ROWS_ARE_LINES ? line : term) + lane % 8;
+    const unsigned chunk = (Place::ROWS_ARE_LINES ? term : line) / CHUNK;
     return load_fragment<!Place::ROWS_ARE_LINES>(tile + Place::place(row, chunk));
 }
 
 // Adds a stage's products to this warp's outputs, whose first are at `row` and `column` of the tile.
-DTL_INLINE void add_stage(float (&sums)[WARP_ROWS / 16][WARP_COLUMNS / 8][4], const Chunk* stage, int row, int column) {
+DTL_INLINE void add_stage(float (&sums)[WARP_ROWS / 16][WARP_COLUMNS / 8][4], unsigned stage, unsigned row, unsigned column) {
 #pragma unroll
-    for (int term = 0; term < TILE_TERMS; term += FRAGMENT) {
+    for (unsigned term = 0; term < TILE_TERMS; term += FRAGMENT) {
         Fragment rows[WARP_ROWS / FRAGMENT];
         Fragment columns[WARP_COLUMNS / FRAGMENT];
 #pragma unroll
-        for (int number = 0; number < WARP_ROWS / FRAGMENT; ++number) {
-            rows[number] = fragment_of<Left, TILE_ROWS>(stage, row + number * FRAGMENT, term);
+        for (unsigned number = 0; number < WARP_ROWS / FRAGMENT; ++number) {
+            rows[number] = fragment_of<Side::LEFT, Left, TILE_ROWS>(stage, row + number * FRAGMENT, term);
         }
 #pragma unroll
-        for (int number = 0; number < WARP_COLUMNS / FRAGMENT; ++number) {
-            columns[number] = fragment_of<Right, TILE_COLUMNS>(stage + LeftTile::CHUNKS, column + number * FRAGMENT, term);
+        for (unsigned number = 0; number < WARP_COLUMNS / FRAGMENT; ++number) {
+            columns[number] =
+                fragment_of<Side::RIGHT, Right, TILE_COLUMNS>(stage + LeftTile::BYTES, column + number * FRAGMENT, term);
         }
 #pragma unroll
         for (int down = 0; down < WARP_ROWS / 16; ++down) {
 #pragma unroll
             for (int across = 0; across < WARP_COLUMNS / 8; ++across) {
                 const Fragment& right = columns[across / 2];
-                add_product(sums[down][across], rows[down], right.at[across % 2], right.at[across % 2 + 2]);
+                add_product(sums[down][across], rows[down], right.at[across % 2 * 2], right.at[across % 2 * 2 + 1]);
             }
         }
     }
@@ -152,7 +184,7 @@ struct Vector<bf16> {
 // Sixteen rows of a warp's sums in shared memory, with a gap behind each row so that rows start in different banks.
 constexpr int ROOM_PITCH = WARP_COLUMNS + 8;
 constexpr int ROOM_OF_WARP = 16 * ROOM_PITCH;
-static_assert(ROOM_OF_WARP * (THREADS / 32) * 4 <= STAGES * CHUNKS_OF_STAGE * 16, "sums go where the stages were");
+static_assert(ROOM_OF_WARP * (THREADS / 32) * sizeof(float) <= STAGES * STAGE_BYTES, "sums go where the stages were");
 
 // Stores sixteen rows of sums from `row` and `column` of the output on: neighbouring lanes store neighbours.
 DTL_INLINE void store_rows(Output::Element* output, const float* room, int row, int column) {
@@ -196,7 +228,6 @@ DTL_INLINE void tile_of(unsigned number, int& first_row, int& first_column) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     KERNEL(const bf16* left, const bf16* right, Output::Element* output) {
-    extern __shared__ Chunk stages[];
     constexpr unsigned TILES =
         ((Left::LINES + TILE_ROWS - 1) / TILE_ROWS) * ((Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS);
     constexpr int STEPS = (TERMS + TILE_TERMS - 1) / TILE_TERMS;
@@ -213,10 +244,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sums[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
 #pragma unroll
     for (int step = 0; step < STAGES - 1; ++step) {
-        if (step < STEPS) {
-            begin_stage(stages, step, left, right, first_row, first_column);
-        }
-        close_group();
+        begin_stage(step, left, right, first_row, first_column);
     }
 #pragma unroll 1
     for (int step = 0; step < STEPS; ++step) {
@@ -224,16 +252,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         wait_for_groups<STAGES - 2>();
         // All threads' parts of the stage are there, and all are done with the stage before, where the next one goes.
         __syncthreads();
-        if (step + STAGES - 1 < STEPS) {
-            begin_stage(stages, step + STAGES - 1, left, right, first_row, first_column);
-        }
-        close_group();
-        add_stage(sums, stages + step % STAGES * CHUNKS_OF_STAGE, warp_row, warp_column);
+        begin_stage(step + STAGES - 1, left, right, first_row, first_column);
+        add_stage(sums, static_cast<unsigned>(step) % STAGES * STAGE_BYTES, warp_row, warp_column);
     }
 
     __syncthreads();
     const int lane = static_cast<int>(threadIdx.x % 32);
-    float* const room = reinterpret_cast<float*>(stages) + warp * ROOM_OF_WARP;
+    float* const room = reinterpret_cast<float*>(shared) + warp * ROOM_OF_WARP;
 #pragma unroll
     for (int down = 0; down < WARP_ROWS / 16; ++down) {
 #pragma unroll

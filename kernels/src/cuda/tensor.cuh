@@ -9,18 +9,22 @@ constexpr int CHUNK = 8;
 // Lines and terms of a fragment.
 constexpr int FRAGMENT = 16;
 
-// 16 lines by 16 terms of a factor, spread over a warp, as four matrices of 8 by 8: lines 0-7, 8-15, 0-7, 8-15 and terms 0-7, 0-7,
-// 8-15, 8-15. All four are a left factor of `mma`; the first and third are a right one, and so are the others.
+// 16 lines by 16 terms of a factor, spread over a warp, as four matrices of 8 by 8. Of a left factor: lines 0-7, 8-15, 0-7, 8-15 and
+// terms 0-7, 0-7, 8-15, 8-15. Of a right one: lines 0-7, 0-7, 8-15, 8-15 and terms 0-7, 8-15, 0-7, 8-15, so that two that
+// follow each other are 8 lines.
 struct Fragment {
     unsigned at[4];
 };
 
-DTL_INLINE unsigned shared_address(const void* pointer) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+// All of a block's shared memory, whose size the launch says.
+extern __shared__ Chunk shared[];
+
+DTL_INLINE unsigned shared_address(unsigned byte) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(shared)) + byte;
 }
 
-// Begins to copy the first `count` numbers of a chunk; the others become zeros.
-DTL_INLINE void begin_copy(Chunk* target, const bf16* source, int count) {
+// Begins to copy the first `count` numbers of a chunk to this byte of shared memory; the others become zeros.
+DTL_INLINE void begin_copy(unsigned target, const bf16* source, int count) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)),
                  "l"(__cvta_generic_to_global(source)), "r"(2 * count)
                  : "memory");
@@ -37,9 +41,9 @@ DTL_INLINE void wait_for_groups() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-// Lane L gives row L % 8 of matrix L / 8. Transposed, where rows are terms.
+// Lane L gives the byte of shared memory where row L % 8 of matrix L / 8 is. Transposed, where rows are terms.
 template <bool TRANSPOSED>
-DTL_INLINE Fragment load_fragment(const Chunk* row) {
+DTL_INLINE Fragment load_fragment(unsigned row) {
     Fragment loaded;
     if constexpr (TRANSPOSED) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
