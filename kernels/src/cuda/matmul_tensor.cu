@@ -6,8 +6,8 @@
 //
 // Left, Right and Output say where elements lie.
 
-constexpr int WARPS_ACROSS = TILE_COLUMNS / WARP_COLUMNS;
-constexpr int THREADS = TILE_ROWS / WARP_ROWS * WARPS_ACROSS * 32;
+constexpr unsigned WARPS_ACROSS = TILE_COLUMNS / WARP_COLUMNS;
+constexpr unsigned THREADS = TILE_ROWS / WARP_ROWS * WARPS_ACROSS * 32;
 // Tile rows whose tiles blocks that run together make: what these read stays in the cache that all multiprocessors share.
 constexpr int GROUP = 8;
 
@@ -19,12 +19,13 @@ struct Tile {
     static constexpr unsigned ROWS = ROWS_ARE_LINES ? TILE_LINES : TILE_TERMS;
     static constexpr unsigned CHUNKS_OF_ROW = (ROWS_ARE_LINES ? TILE_TERMS : TILE_LINES) / CHUNK;
     static constexpr unsigned CHUNKS = ROWS * CHUNKS_OF_ROW;
-    static constexpr unsigned BYTES = CHUNKS * sizeof(Chunk);
+    static constexpr unsigned ROW_BYTES = CHUNKS_OF_ROW * sizeof(Chunk);
+    static constexpr unsigned BYTES = ROWS * ROW_BYTES;
     static constexpr unsigned PLACES = CHUNKS_OF_ROW < 8 ? CHUNKS_OF_ROW : 8;
 
-    // The byte of a tile where a chunk starts.
+    // The byte of a tile where a chunk starts: eight rows further it is at the same place of its row.
     static DTL_INLINE unsigned place(unsigned row, unsigned chunk) {
-        return (row * CHUNKS_OF_ROW + (chunk ^ row / (8 / PLACES) % PLACES)) * sizeof(Chunk);
+        return row * ROW_BYTES + (chunk ^ row / (8 / PLACES) % PLACES) * sizeof(Chunk);
     }
 };
 
@@ -109,7 +110,7 @@ DTL_INLINE void begin_stage(int step, const bf16* left, const bf16* right, int f
 
 enum class Side { LEFT, RIGHT };
 
-// The fragment of a tile at this line and term.
+// The fragment of a tile at this line and term, multiples of eight.
 template <Side SIDE, class Operand, int TILE_LINES>
 DTL_INLINE Fragment fragment_of(unsigned tile, unsigned line, unsigned term) {
     using Place = Tile<Operand, TILE_LINES>;
@@ -118,9 +119,9 @@ DTL_INLINE Fragment fragment_of(unsigned tile, unsigned line, unsigned term) {
     const unsigned late_matrix = lane / 16 * 8;
     line += SIDE == Side::LEFT ? odd_matrix : late_matrix;
     term += SIDE == Side::LEFT ? late_matrix : odd_matrix;
-    const unsigned row = (Place::ROWS_ARE_LINES ? line : term) + lane % 8;
+    const unsigned first_row = Place::ROWS_ARE_LINES ? line : term;
     const unsigned chunk = (Place::ROWS_ARE_LINES ? term : line) / CHUNK;
-    return load_fragment<!Place::ROWS_ARE_LINES>(tile + Place::place(row, chunk));
+    return load_fragment<!Place::ROWS_ARE_LINES>(tile + first_row * Place::ROW_BYTES + Place::place(lane % 8, chunk));
 }
 
 // Adds a stage's products to this warp's outputs, whose first are at `row` and `column` of the tile.
@@ -237,9 +238,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     left += Left::of_product(product);
     right += Right::of_product(product);
     output += Output::of_product(product);
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int warp_row = warp / WARPS_ACROSS * WARP_ROWS;
-    const int warp_column = warp % WARPS_ACROSS * WARP_COLUMNS;
+    const unsigned warp = threadIdx.x / 32;
+    const unsigned warp_row = warp / WARPS_ACROSS * WARP_ROWS;
+    const unsigned warp_column = warp % WARPS_ACROSS * WARP_COLUMNS;
 
     float sums[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
 #pragma unroll
@@ -269,7 +270,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             *reinterpret_cast<float2*>(place + 8 * ROOM_PITCH) = float2{part[2], part[3]};
         }
         __syncwarp();
-        store_rows(output, room, first_row + warp_row + down * 16, first_column + warp_column);
+        store_rows(output, room, first_row + static_cast<int>(warp_row) + down * 16,
+                   first_column + static_cast<int>(warp_column));
         __syncwarp();
     }
 }

@@ -7,6 +7,7 @@ use crate::embedding::Scatter;
 use crate::matmul::{Batch, Case as Product, Innermost, Shape as ProductShape, plain};
 use crate::support::Numbers;
 use crate::support::attention::{Case as Attention, Shape};
+use crate::tensor_cores::plain_bf16;
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::collective::{BlockCopy, Reduction};
 use dtlc_kernels::cuda::{
@@ -83,6 +84,80 @@ fn in_products() {
         fault(0, "output += Output::of_product(product)", "output += Output::of_product(0)"),
         fault(0, "row * Output::ROW_STRIDE", "row * Left::LINE_STRIDE"),
         fault(0, "term += first_term;", ""),
+    ];
+    catch(&call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
+}
+
+/// Seven steps, so that the last is in the first stage again, with rests of every kind.
+fn on_tensor_cores(innermost: [Innermost; 3], step: usize, accumulation: Accumulation) -> Product {
+    let shape = ProductShape { batch: vec![Batch::Both(2)], accumulation, ..plain_bf16(70, 67, 203) };
+    Product::padded(&shape, innermost, step, &mut Numbers(5))
+}
+
+#[test]
+fn in_products_on_tensor_cores() {
+    let case = on_tensor_cores([Innermost::Others; 3], 8, Accumulation::Overwrite);
+    let call = matmul(&case.spec).expect("a valid descriptor");
+    let faults = [
+        fault(0, "wait_for_groups<STAGES - 2>()", "wait_for_groups<STAGES - 1>()"),
+        fault(0, "__syncthreads();\n        begin_stage", "begin_stage"),
+        fault(0, "__syncthreads();\n    const int lane", "const int lane"),
+        fault(0, "__syncwarp();\n        store_rows", "store_rows"),
+        fault(0, "    }\n    close_group();", "        close_group();\n    }"),
+        fault(
+            0,
+            "(sums, static_cast<unsigned>(step) % STAGES",
+            "(sums, static_cast<unsigned>(step + 1) % STAGES",
+        ),
+        fault(0, "begin_stage(step + STAGES - 1", "begin_stage(step + STAGES"),
+        fault(
+            0,
+            "return Piece{Place::place(row, chunk)",
+            "return Piece{row * Place::ROW_BYTES + chunk * 16u",
+        ),
+        fault(0, "Place::place(lane % 8, chunk)", "Place::place(lane % 4, chunk)"),
+        fault(0, "chunk ^ row / (8 / PLACES) % PLACES", "chunk ^ row"),
+        fault(0, "late_matrix = lane / 16 * 8", "late_matrix = lane / 16 * 16"),
+        fault(0, "SIDE == Side::LEFT ? odd_matrix", "SIDE == Side::RIGHT ? odd_matrix"),
+        fault(0, "right.at[across % 2 * 2], right", "right.at[across % 2], right"),
+        fault(0, "<!Place::ROWS_ARE_LINES>(tile", "<Place::ROWS_ARE_LINES>(tile"),
+        fault(0, "|| line < Operand::LINES", "|| true"),
+        fault(0, "|| term < TERMS", "|| true"),
+        fault(0, "is_whole ? CHUNK : min(rest, CHUNK)", "CHUNK"),
+        fault(0, "place + 8 * ROOM_PITCH", "place + 4 * ROOM_PITCH"),
+        fault(0, "output_column + COUNT <= Right::LINES", "true"),
+        fault(0, "in_group % rows_of_group", "in_group % GROUP"),
+    ];
+    catch(&call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
+}
+
+#[test]
+fn in_products_on_tensor_cores_of_other_layouts() {
+    let case = on_tensor_cores([Innermost::Lines, Innermost::Lines, Innermost::Others], 8, Accumulation::Add);
+    let call = matmul(&case.spec).expect("a valid descriptor");
+    let faults = [
+        fault(0, "ldmatrix.sync.aligned.m8n8.x4.trans", "ldmatrix.sync.aligned.m8n8.x4"),
+        fault(
+            0,
+            "(Place::ROWS_ARE_LINES ? term : line) / CHUNK",
+            "(Place::ROWS_ARE_LINES ? line : term) / CHUNK",
+        ),
+        fault(0, "pair(old.x, sums[0]", "pair(old.y, sums[0]"),
+    ];
+    catch(&call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
+    let faults = [
+        fault(0, "address(operand) % sizeof(Chunk) == 0", "true"),
+        fault(0, "address(output) % 16 == 0", "true"),
+    ];
+    catch(&call, &faults, |call, bench| case.judge(call, bench, Placing::Behind(2)));
+
+    let case =
+        on_tensor_cores([Innermost::Lines, Innermost::Others, Innermost::Others], 1, Accumulation::Add);
+    let call = matmul(&case.spec).expect("a valid descriptor");
+    let faults = [
+        fault(0, "number < piece.count", "true"),
+        fault(0, "number % 2 * 16", "16"),
+        fault(0, "piece.line + number, piece.term", "piece.line, piece.term + number"),
     ];
     catch(&call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
 }
