@@ -120,14 +120,25 @@ fn atomic_float_sums_and_exchanges() {
 
 #[test]
 fn asynchronous_copies() {
-    let body = ".shared .align 16 .b8 room[1024]; mov.u32 %r1, %tid.x; shl.b32 %r1, %r1, 4; mov.u32 %r2, room; add.u32 %r1, %r1, %r2;\n\
+    let in_two_groups = ".shared .align 16 .b8 room[1024]; mov.u32 %r1, %tid.x; shl.b32 %r1, %r1, 4; mov.u32 %r2, room; add.u32 %r1, %r1, %r2;\n\
                 ld.param.u64 %d0, [p0]; mul.wide.u32 %d1, %i, 8; add.u64 %d0, %d0, %d1; ld.param.u64 %d2, [p1]; add.u64 %d2, %d2, %d1;\n\
                 cp.async.ca.shared.global [%r1], [%d0], 8; cp.async.commit_group; cp.async.ca.shared.global [%r1+8], [%d2], 8, 4;\n\
                 cp.async.commit_group; cp.async.wait_group 1; ld.shared.u64 %x, [%r1]; cp.async.wait_all; ld.shared.u64 %d3, [%r1+8];\n\
                 add.u64 %x, %x, %d3;";
-    check(body, [8; 3], 8, |a, b, _| a.wrapping_add(b & 0xffff_ffff));
+    check(in_two_groups, [8; 3], 8, |a, b, _| a.wrapping_add(b & 0xffff_ffff));
+    // As many bytes as a register says, perhaps none, and zeros behind them.
+    let body = ".shared .align 16 .b8 room[512]; mov.u32 %r1, %tid.x; shl.b32 %r1, %r1, 3; mov.u32 %r2, room; add.u32 %r1, %r1, %r2;\n\
+                ld.param.u64 %d0, [p0]; mul.wide.u32 %d1, %i, 8; add.u64 %d0, %d0, %d1; cvt.u32.u64 %r3, %b; and.b32 %r3, %r3, 7;\n\
+                cp.async.ca.shared.global [%r1], [%d0], 8, %r3; cp.async.wait_all; ld.shared.u64 %x, [%r1];";
+    check(body, [8; 3], 8, |a, b, _| a & ((1 << (8 * (b & 7))) - 1));
+    // Sixteen bytes, of which a lane takes its half.
+    let body = ".shared .align 16 .b8 room[1024]; mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 4; and.b32 %r3, %r1, 1; shl.b32 %r3, %r3, 3;\n\
+                mov.u32 %r1, room; add.u32 %r1, %r1, %r2; ld.param.u64 %d0, [p0]; mul.wide.u32 %d1, %i, 8; cvt.u64.u32 %d2, %r3;\n\
+                sub.u64 %d1, %d1, %d2; add.u64 %d0, %d0, %d1; cp.async.cg.shared.global [%r1], [%d0], 16; cp.async.wait_all;\n\
+                add.u32 %r1, %r1, %r3; ld.shared.u64 %x, [%r1];";
+    check(body, [8; 3], 8, |a, _, _| a);
     // Only what is waited for is there.
-    let text = super::kernel_of(&body.replace("wait_group 1", "wait_group 2"), [8; 3], 8);
+    let text = super::kernel_of(&in_two_groups.replace("wait_group 1", "wait_group 2"), [8; 3], 8);
     let bench = Bench::new(&text);
     let input = Argument::Pointer(bench.buffer(&[0_u64; 64]));
     let out = Argument::Pointer(bench.room::<u64>(64));
