@@ -24,13 +24,28 @@ struct Tile {
     static constexpr unsigned PLACES = CHUNKS_OF_ROW < 8 ? CHUNKS_OF_ROW : 8;
 
     // The byte of a tile where a chunk starts: eight rows further it is at the same place of its row.
-    static DTL_INLINE unsigned place(unsigned row, unsigned chunk) {
+    static constexpr DTL_INLINE unsigned place(unsigned row, unsigned chunk) {
         return row * ROW_BYTES + (chunk ^ row / (8 / PLACES) % PLACES) * sizeof(Chunk);
     }
 };
 
+// Whether a chunk of each of eight rows that follow each other is in the banks of no other.
+template <class Place>
+constexpr __device__ bool banks_differ() {
+    unsigned places = 0;
+    for (unsigned chunk = 0; chunk < Place::CHUNKS_OF_ROW; ++chunk) {
+        unsigned found = 0;
+        for (unsigned row = 0; row < 8; ++row) {
+            found |= 1u << Place::place(row, chunk) / sizeof(Chunk) % 8;
+        }
+        places += found == 0xff;
+    }
+    return places == Place::CHUNKS_OF_ROW;
+}
+
 using LeftTile = Tile<Left, TILE_ROWS>;
 using RightTile = Tile<Right, TILE_COLUMNS>;
+static_assert(banks_differ<LeftTile>() && banks_differ<RightTile>(), "a matrix is read from all banks at once");
 constexpr unsigned STAGE_BYTES = LeftTile::BYTES + RightTile::BYTES;
 
 // A chunk of a tile that this thread brings.

@@ -1,4 +1,4 @@
-//! Compiles the launches of a call, without warnings or spills, and runs them on an emulated device.
+//! Compiles the launches of a call to PTX and runs them on an emulated device; or to machine code, which must neither warn nor spill.
 
 use crate::library::nvrtc;
 use dtlc_codegen::cuda::nvrtc::{Architecture, Binary, Job};
@@ -13,17 +13,7 @@ use std::collections::HashMap;
 pub struct Bench {
     device: Emulator,
     architecture: Architecture,
-    sources: Sources,
     modules: HashMap<String, ModuleHandle>,
-}
-
-/// What is compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sources {
-    /// Kernels as they are, which neither warn nor spill.
-    Sound,
-    /// Kernels with faults, which may do both.
-    Faulty,
 }
 
 /// Where each buffer begins.
@@ -38,11 +28,6 @@ pub enum Placing {
 impl Bench {
     /// A device that runs code for this architecture; none where NVRTC is missing.
     pub fn new(architecture: Architecture) -> Option<Bench> {
-        Bench::of(architecture, Sources::Sound)
-    }
-
-    /// The same for kernels of either kind.
-    pub fn of(architecture: Architecture, sources: Sources) -> Option<Bench> {
         nvrtc()?;
         // A seeded endless loop should end soon.
         let capability = match architecture {
@@ -52,7 +37,7 @@ impl Bench {
         };
         let device =
             Emulator::new(EmulatorOptions { budget: 1 << 24, capability, ..EmulatorOptions::default() });
-        Some(Bench { device, architecture, sources, modules: HashMap::new() })
+        Some(Bench { device, architecture, modules: HashMap::new() })
     }
 
     /// Runs a call; the buffers are its operands before and after.
@@ -92,10 +77,7 @@ impl Bench {
 
     fn launch(&mut self, launch: &DeviceLaunch, arguments: &[Argument]) -> Result<(), DriverError> {
         if !self.modules.contains_key(&launch.source) {
-            let ptx = match self.sources {
-                Sources::Sound => compiled(launch, self.architecture).ptx,
-                Sources::Faulty => ptx(launch, self.architecture),
-            };
+            let ptx = ptx(launch, self.architecture);
             let image = ModuleImage { name: &launch.name, ptx: &ptx, cubin: &[] };
             self.modules.insert(launch.source.clone(), self.device.load(&image)?);
         }
@@ -105,6 +87,7 @@ impl Bench {
     }
 }
 
+/// What an emulator reads of a launch's source; for a kernel that has a fault it may come with warnings.
 fn ptx(launch: &DeviceLaunch, architecture: Architecture) -> String {
     let nvrtc = nvrtc().expect("whoever gets here has it");
     let source = &launch.source;

@@ -2,7 +2,7 @@
 //! without its fault passes first, so that it is the fault that is caught.
 
 use crate::attention::{PLAIN, judge as judge_attention};
-use crate::bench::{Bench, Placing, Sources};
+use crate::bench::{Bench, Placing};
 use crate::embedding::Scatter;
 use crate::matmul::{Batch, Case as Product, Innermost, Shape as ProductShape, plain};
 use crate::support::Numbers;
@@ -33,7 +33,7 @@ fn catch(
     faults: &[Fault],
     mut judge: impl FnMut(&DeviceCall, &mut Bench) -> Option<String>,
 ) {
-    let Some(mut bench) = Bench::of(Architecture::Sm80, Sources::Faulty) else { return };
+    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
     assert_eq!(judge(call, &mut bench), None);
     for Fault { launch, from, to } in faults {
         let mut faulty = call.clone();
@@ -80,7 +80,7 @@ fn in_products() {
         fault(0, "term < end_term", "term <= end_term"),
         fault(0, "row < Left::LINES && column", "row <= Left::LINES && column"),
         fault(0, "LINES + QUAD]", "LINES + 1]"),
-        fault(0, "ACCUMULATES ? widen(*place) + product : product", "product"),
+        fault(0, "ACCUMULATES ? old + product : product", "product"),
         fault(0, "output += Output::of_product(product)", "output += Output::of_product(0)"),
         fault(0, "row * Output::ROW_STRIDE", "row * Left::LINE_STRIDE"),
         fault(0, "term += first_term;", ""),
@@ -116,7 +116,6 @@ fn in_products_on_tensor_cores() {
             "return Piece{row * Place::ROW_BYTES + chunk * 16u",
         ),
         fault(0, "Place::place(lane % 8, chunk)", "Place::place(lane % 4, chunk)"),
-        fault(0, "chunk ^ row / (8 / PLACES) % PLACES", "chunk ^ row"),
         fault(0, "late_matrix = lane / 16 * 8", "late_matrix = lane / 16 * 16"),
         fault(0, "SIDE == Side::LEFT ? odd_matrix", "SIDE == Side::RIGHT ? odd_matrix"),
         fault(0, "right.at[across % 2 * 2], right", "right.at[across % 2], right"),
