@@ -231,6 +231,26 @@ DTL_INLINE void store_rows(Output::Element* output, const float* room, int row, 
     }
 }
 
+// Stores this warp's sums, of which the first is at `row` and `column` of the output, through its own room in shared memory.
+DTL_INLINE void store_sums(Output::Element* output, const float (&sums)[WARP_ROWS / 16][WARP_COLUMNS / 8][4], int row,
+                           int column) {
+    const unsigned lane = threadIdx.x % 32;
+    float* const room = reinterpret_cast<float*>(shared) + threadIdx.x / 32 * ROOM_OF_WARP;
+#pragma unroll
+    for (int down = 0; down < WARP_ROWS / 16; ++down) {
+#pragma unroll
+        for (int across = 0; across < WARP_COLUMNS / 8; ++across) {
+            const float(&part)[4] = sums[down][across];
+            float* const place = room + lane / 4 * ROOM_PITCH + across * 8 + lane % 4 * 2;
+            *reinterpret_cast<float2*>(place) = float2{part[0], part[1]};
+            *reinterpret_cast<float2*>(place + 8 * ROOM_PITCH) = float2{part[2], part[3]};
+        }
+        __syncwarp();
+        store_rows(output, room, row + down * 16, column);
+        __syncwarp();
+    }
+}
+
 // The tile of a block: GROUP tile rows after another, and in each group column after column.
 DTL_INLINE void tile_of(unsigned number, int& first_row, int& first_column) {
     constexpr unsigned TILES_DOWN = (Left::LINES + TILE_ROWS - 1) / TILE_ROWS;
@@ -272,21 +292,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         add_stage(sums, static_cast<unsigned>(step) % STAGES * STAGE_BYTES, warp_row, warp_column);
     }
 
+    // All are done with the stages, where the sums go.
     __syncthreads();
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    float* const room = reinterpret_cast<float*>(shared) + warp * ROOM_OF_WARP;
-#pragma unroll
-    for (int down = 0; down < WARP_ROWS / 16; ++down) {
-#pragma unroll
-        for (int across = 0; across < WARP_COLUMNS / 8; ++across) {
-            const float(&part)[4] = sums[down][across];
-            float* const place = room + lane / 4 * ROOM_PITCH + across * 8 + lane % 4 * 2;
-            *reinterpret_cast<float2*>(place) = float2{part[0], part[1]};
-            *reinterpret_cast<float2*>(place + 8 * ROOM_PITCH) = float2{part[2], part[3]};
-        }
-        __syncwarp();
-        store_rows(output, room, first_row + static_cast<int>(warp_row) + down * 16,
-                   first_column + static_cast<int>(warp_column));
-        __syncwarp();
-    }
+    store_sums(output, sums, first_row + static_cast<int>(warp_row), first_column + static_cast<int>(warp_column));
 }

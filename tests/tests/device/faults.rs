@@ -101,7 +101,7 @@ fn in_products_on_tensor_cores() {
     let faults = [
         fault(0, "wait_for_groups<STAGES - 2>()", "wait_for_groups<STAGES - 1>()"),
         fault(0, "__syncthreads();\n        begin_stage", "begin_stage"),
-        fault(0, "__syncthreads();\n    const int lane", "const int lane"),
+        fault(0, "__syncthreads();\n    store_sums", "store_sums"),
         fault(0, "__syncwarp();\n        store_rows", "store_rows"),
         fault(0, "    }\n    close_group();", "        close_group();\n    }"),
         fault(

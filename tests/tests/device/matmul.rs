@@ -258,7 +258,7 @@ fn odd_sizes_batches_broken_contractions_and_every_type() {
 #[test]
 fn a_product_that_fills_a_device() {
     let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
-    let shape = Shape { batch: vec![Batch::Both(16)], scale: 2.0, ..plain(130, 250, 21) };
+    let shape = Shape { batch: vec![Batch::Both(32)], scale: 2.0, ..plain(130, 250, 21) };
     let case = Case::dense(&shape, [Innermost::Others, Innermost::Lines, Innermost::Others], &mut Numbers(3));
     let call = matmul(&case.spec).expect("a valid descriptor");
     assert!(call.launches[0].source.contains("TILE_ROWS = 128"));
@@ -282,7 +282,7 @@ fn products_compile_for_every_architecture() {
     let mut numbers = Numbers(5);
     let shapes = [
         plain(64, 64, 64),
-        Shape { batch: vec![Batch::Both(64)], ..plain(128, 128, 64) },
+        Shape { batch: vec![Batch::Both(128)], ..plain(128, 128, 64) },
         Shape { contraction: vec![3, 5], accumulation: Accumulation::Add, scale: 0.1, ..plain(65, 63, 1) },
     ];
     for shape in shapes {

@@ -90,8 +90,8 @@ fn operands_that_begin_between_chunks() {
 /// A product with this many tiles of the two larger sizes at least, and what its source says of its tiles.
 fn large_shapes() -> [(Shape, &'static str); 2] {
     [
-        (Shape { batch: vec![Batch::Both(16)], ..plain_bf16(136, 264, 72) }, "TILE_COLUMNS = 256"),
-        (Shape { batch: vec![Batch::Both(16)], ..plain_bf16(136, 136, 72) }, "TILE_COLUMNS = 128"),
+        (Shape { batch: vec![Batch::Both(32)], ..plain_bf16(136, 264, 40) }, "TILE_COLUMNS = 256"),
+        (Shape { batch: vec![Batch::Both(32)], ..plain_bf16(136, 136, 40) }, "TILE_COLUMNS = 128"),
     ]
 }
 

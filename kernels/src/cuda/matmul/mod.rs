@@ -43,8 +43,8 @@ const TENSOR_TILES: [TensorTiles; 3] = [
     TensorTiles { rows: 64, columns: 64, warp_rows: 32, warp_columns: 32, stages: 6 },
 ];
 
-/// Fewer large tiles than this leave too much of a device idle.
-const LEAST_LARGE_TILES: usize = 64;
+/// About as many as a device has: fewer tiles leave some idle.
+const MULTIPROCESSORS: usize = 128;
 
 /// Computes the product of buffers 0 (A) and 1 (B) into buffer 2 (C).
 ///
@@ -110,10 +110,10 @@ fn on_tensor_cores(product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec> {
     shape.launch("matmul_tensor", source, product)
 }
 
-/// Whether a product has room for such tiles, and enough of them.
+/// Whether a product has room for such tiles, and one for each multiprocessor.
 fn fills(product: &Product<'_>, rows: usize, columns: usize) -> bool {
     let fits = product.rows() >= rows && product.columns() >= columns;
-    fits && product.tiles(rows, columns) >= LEAST_LARGE_TILES
+    fits && product.tiles(rows, columns) >= MULTIPROCESSORS
 }
 
 /// The sizes of a launch.
