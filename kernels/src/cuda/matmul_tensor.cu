@@ -2,7 +2,8 @@
 //
 // A block of threads makes a tile of TILE_ROWS by TILE_COLUMNS of the output, a warp WARP_ROWS by WARP_COLUMNS of that. Tiles of the
 // factors, of TILE_TERMS terms, come through STAGES places in shared memory: while one is multiplied, the others are on their way.
-// Each output is the sum of its terms in f32, 16 after 16, so that nothing but the descriptor and the device decides its bits.
+// Each output is the sum of its terms in f32, 16 after 16, so that nothing but the descriptor and the device decides its bits; or one
+// of PARTS parts of it, of STEPS_OF_PART tiles' terms.
 //
 // Left, Right and Output say where elements lie.
 
@@ -113,9 +114,9 @@ DTL_INLINE void begin_tile(unsigned tile, const bf16* operand, int first_line, i
     }
 }
 
-// Begins to read the tiles of a step; that of a step without terms is an empty group.
-DTL_INLINE void begin_stage(int step, const bf16* left, const bf16* right, int first_row, int first_column) {
-    if (step * TILE_TERMS < TERMS) {
+// Begins to read the tiles of a step; from `end_step` on, an empty group.
+DTL_INLINE void begin_stage(int step, int end_step, const bf16* left, const bf16* right, int first_row, int first_column) {
+    if (step < end_step) {
         const unsigned stage = static_cast<unsigned>(step) % STAGES * STAGE_BYTES;
         begin_tile<Left, TILE_ROWS>(stage, left, first_row, step * TILE_TERMS);
         begin_tile<Right, TILE_COLUMNS>(stage + LeftTile::BYTES, right, first_column, step * TILE_TERMS);
@@ -269,10 +270,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     constexpr int STEPS = (TERMS + TILE_TERMS - 1) / TILE_TERMS;
     int first_row, first_column;
     tile_of(blockIdx.x % TILES, first_row, first_column);
-    const unsigned product = blockIdx.x / TILES;
+    const unsigned product = blockIdx.x / TILES / PARTS;
+    const int first_step = static_cast<int>(blockIdx.x / TILES % PARTS) * STEPS_OF_PART;
+    const int end_step = min(first_step + STEPS_OF_PART, STEPS);
     left += Left::of_product(product);
     right += Right::of_product(product);
-    output += Output::of_product(product);
+    // Each part of a product's sums is an output of its own.
+    output += Output::of_product(blockIdx.x / TILES);
     const unsigned warp = threadIdx.x / 32;
     const unsigned warp_row = warp / WARPS_ACROSS * WARP_ROWS;
     const unsigned warp_column = warp % WARPS_ACROSS * WARP_COLUMNS;
@@ -280,15 +284,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sums[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
 #pragma unroll
     for (int step = 0; step < STAGES - 1; ++step) {
-        begin_stage(step, left, right, first_row, first_column);
+        begin_stage(first_step + step, end_step, left, right, first_row, first_column);
     }
 #pragma unroll 1
-    for (int step = 0; step < STEPS; ++step) {
+    for (int step = first_step; step < end_step; ++step) {
         // One group a step: this step's has the STAGES - 2 of later steps behind it.
         wait_for_groups<STAGES - 2>();
         // All threads' parts of the stage are there, and all are done with the stage before, where the next one goes.
         __syncthreads();
-        begin_stage(step + STAGES - 1, left, right, first_row, first_column);
+        begin_stage(step + STAGES - 1, end_step, left, right, first_row, first_column);
         add_stage(sums, static_cast<unsigned>(step) % STAGES * STAGE_BYTES, warp_row, warp_column);
     }
 

@@ -162,6 +162,22 @@ fn in_products_on_tensor_cores_of_other_layouts() {
 }
 
 #[test]
+fn in_products_in_parts() {
+    let shape = ProductShape { batch: vec![Batch::Both(2)], ..plain_bf16(70, 67, 1030) };
+    let case = Product::dense(&shape, [Innermost::Others; 3], &mut Numbers(6));
+    let call = matmul(&case.spec).expect("a valid descriptor");
+    let faults = [
+        fault(0, "% PARTS) * STEPS_OF_PART", "% PARTS) * STEPS_OF_PART / 2"),
+        fault(0, "min(first_step + STEPS_OF_PART, STEPS)", "STEPS"),
+        fault(0, "output += Output::of_product(blockIdx.x / TILES)", "output += Output::of_product(product)"),
+        fault(1, "sum += first[part * PART]", "sum = first[part * PART]"),
+        fault(1, "row * PART_PITCH + column", "row * Right::LINES + column"),
+        fault(1, "product * PARTS * PART", "product * PART"),
+    ];
+    catch(&call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
+}
+
+#[test]
 fn in_embeddings() {
     let spec = ScatterAddSpec {
         tokens: 90,

@@ -60,7 +60,7 @@ fn edges_batches_and_broken_contractions_in_bf16() {
         plain_bf16(130, 1, 40),
         Shape { contraction: vec![], ..plain_bf16(5, 7, 1) },
         Shape { contraction: vec![0], ..plain_bf16(3, 4, 1) },
-        Shape { elements: wide_output, ..plain_bf16(65, 72, 500) },
+        Shape { elements: wide_output, ..plain_bf16(65, 72, 300) },
         added(-0.3, Shape { contraction: vec![3, 16], elements: wide_output, ..plain_bf16(33, 40, 1) }),
         added(0.125, Shape { contraction: vec![4, 3, 7], ..plain_bf16(40, 72, 1) }),
         added(1.0, Shape { batch: vec![Batch::OnlyB(5)], ..plain_bf16(17, 9, 50) }),
@@ -127,25 +127,51 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
     let [(wide, _), (large, _)] = large_shapes();
     let shapes = [
         (plain_bf16(64, 64, 64), ROW_MAJOR, 8),
+        (plain_bf16(64, 64, 1024), ROW_MAJOR, 1),
         (Shape { accumulation: Accumulation::Add, scale: 0.1, ..plain_bf16(65, 63, 67) }, ROW_MAJOR, 1),
         (Shape { m: 137, n: 265, ..wide.clone() }, [Innermost::Others; 3], 1),
         (wide, ROW_MAJOR, 1),
         (large, [Innermost::Lines, Innermost::Lines, Innermost::Others], 1),
     ];
     for (shape, innermost, step) in shapes {
-        let launch = launch(&Case::padded(&shape, innermost, step, &mut numbers));
-        let alignments = alignments(&launch);
+        let call = matmul(&Case::padded(&shape, innermost, step, &mut numbers).spec);
+        let launches = call.expect("a valid descriptor").launches;
+        let [launch, rest @ ..] = launches.as_slice() else { panic!("{shape:?}: no launch") };
+        let alignments = alignments(launch);
         let is_copied = alignments[..2].contains(&true);
         let is_transposed = [innermost[0], innermost[1]].contains(&Innermost::Lines);
         for architecture in Architecture::ALL {
-            let ptx = compiled(&launch, architecture).ptx;
+            let ptx = compiled(launch, architecture).ptx;
             assert!(ptx.contains("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"), "{shape:?}");
             assert!(ptx.contains("ldmatrix.sync.aligned.m8n8.x4"), "{shape:?}");
             assert_eq!(ptx.contains("cp.async.cg.shared.global"), is_copied, "{shape:?}");
             assert_eq!(ptx.contains("st.global.v4"), alignments[2], "{shape:?}");
             assert_eq!(ptx.contains("x4.trans"), is_transposed, "{shape:?}");
             assert!(!ptx.contains(".local"), "{shape:?}");
+            for launch in rest {
+                compiled(launch, architecture);
+            }
         }
+    }
+}
+
+/// Blocks that share a tile: parts of sums of equal length but the last, for several products, added up into every kind of output.
+#[test]
+fn sums_in_parts() {
+    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    let mut numbers = Numbers(18);
+    let shape = Shape { scale: -0.5, ..plain_bf16(70, 67, 32 * 16 * 2 + 5) };
+    let shapes = [
+        Shape { batch: vec![Batch::Both(3)], ..shape.clone() },
+        Shape { accumulation: Accumulation::Add, ..shape.clone() },
+        Shape { contraction: vec![5, 216], elements: [Element::Bf16, Element::Bf16, Element::F32], ..shape },
+    ];
+    for shape in shapes {
+        let case = Case::random(&shape, &mut numbers);
+        let call = matmul(&case.spec).expect("a valid descriptor");
+        assert_eq!(call.launches.len(), 2);
+        assert!(call.launches[1].source.contains("PARTS = 3;"));
+        check(&shape, &case, &mut bench, Placing::Aligned);
     }
 }
 

@@ -25,8 +25,10 @@ pub(super) struct Product<'a> {
     right: Operand,
     row_stride: isize,
     column_stride: isize,
-    /// Buffers of left, right and output.
-    pub(super) pointers: [u32; 3],
+    /// Buffers of left and right.
+    pub(super) factors: [u32; 2],
+    /// The output's buffer.
+    pub(super) output: u32,
 }
 
 impl<'a> Product<'a> {
@@ -54,7 +56,8 @@ impl<'a> Product<'a> {
                 right: b,
                 row_stride: spec.c_row_stride,
                 column_stride: spec.c_column_stride,
-                pointers: [0, 1, 2],
+                factors: [0, 1],
+                output: 2,
             },
             Orientation::LanesAlongRows => Product {
                 spec,
@@ -62,7 +65,8 @@ impl<'a> Product<'a> {
                 right: Operand { name: "Right", ..a },
                 row_stride: spec.c_column_stride,
                 column_stride: spec.c_row_stride,
-                pointers: [1, 0, 2],
+                factors: [1, 0],
+                output: 2,
             },
         }
     }
@@ -80,43 +84,91 @@ impl<'a> Product<'a> {
         self.spec.batch_extent() * self.rows().div_ceil(rows) * self.columns().div_ceil(columns)
     }
 
-    /// The types and constants that say where elements lie and what becomes of a sum.
-    pub(super) fn describe(&self) -> Source {
-        let spec = self.spec;
-        let output: Vec<Loop> = spec.batch.iter().map(|each| (each.extent, each.stride_c)).collect();
-        let is_near = self.left.is_near()
-            && self.right.is_near()
-            && is_near(
-                output
-                    .iter()
-                    .copied()
-                    .chain([(self.rows(), self.row_stride), (self.columns(), self.column_stride)]),
-            );
-        let accumulates = spec.accumulation == Accumulation::Add;
-        Source::new()
-            .alias("Offset", if is_near { "int" } else { "long long" })
-            .constant("int", "TERMS", spec.k())
-            .constant("float", "SCALE", float(spec.scale))
-            .constant("bool", "ACCUMULATES", accumulates)
-            .file(&self.left.describe())
-            .file(&self.right.describe())
-            .file(&format!(
-                "struct Output {{\n    using Element = {};\n    static constexpr Offset ROW_STRIDE = {};\n    \
-                 static constexpr Offset COLUMN_STRIDE = {};\n    static constexpr bool IS_ALIGNED = {};\n{}}};\n",
-                stored(spec.c),
-                self.row_stride,
-                self.column_stride,
-                self.output_is_aligned(&output),
-                offset_function("of_product", &output),
-            ))
+    /// The sums of a row of one part of a product, as they lie in scratch.
+    pub(super) fn part_pitch(&self) -> usize {
+        self.columns().next_multiple_of(vector(Element::F32))
     }
 
-    /// As [`Operand::is_aligned`], for the output's rows.
-    fn output_is_aligned(&self, products: &[Loop]) -> bool {
-        let count = vector(self.spec.c);
-        (self.column_stride == 1 || self.columns() <= 1)
-            && are_multiples(&[(self.rows(), self.row_stride)], count)
-            && are_multiples(products, count)
+    /// The types and constants that say where elements lie and what becomes of a sum.
+    pub(super) fn describe(&self, sums: Sums) -> Source {
+        let output = self.output(sums);
+        let lines = [(self.rows(), output.row_stride), (self.columns(), output.column_stride)];
+        let is_near = self.left.is_near()
+            && self.right.is_near()
+            && is_near(output.products.iter().copied().chain(lines));
+        Source::new()
+            .alias("Offset", if is_near { "int" } else { "long long" })
+            .constant("int", "TERMS", self.spec.k())
+            .constant("float", "SCALE", float(output.scale))
+            .constant("bool", "ACCUMULATES", output.accumulation == Accumulation::Add)
+            .file(&self.left.describe())
+            .file(&self.right.describe())
+            .file(&output.describe(self.rows(), self.columns()))
+    }
+
+    fn output(&self, sums: Sums) -> Output {
+        match sums {
+            Sums::Whole => Output {
+                element: self.spec.c,
+                row_stride: self.row_stride,
+                column_stride: self.column_stride,
+                products: self.spec.batch.iter().map(|each| (each.extent, each.stride_c)).collect(),
+                scale: self.spec.scale,
+                accumulation: self.spec.accumulation,
+            },
+            Sums::Parts(parts) => Output {
+                element: Element::F32,
+                row_stride: self.part_pitch() as isize,
+                column_stride: 1,
+                products: vec![(
+                    self.spec.batch_extent() * parts,
+                    (self.rows() * self.part_pitch()) as isize,
+                )],
+                scale: 1.0,
+                accumulation: Accumulation::Overwrite,
+            },
+        }
+    }
+}
+
+/// What a kernel makes of the sums over its terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    /// Outputs.
+    Whole,
+    /// So many parts of each, in scratch.
+    Parts(usize),
+}
+
+/// Where a kernel stores, and what.
+struct Output {
+    element: Element,
+    row_stride: isize,
+    column_stride: isize,
+    products: Vec<Loop>,
+    scale: f32,
+    accumulation: Accumulation,
+}
+
+impl Output {
+    /// As [`Operand::is_aligned`], for rows.
+    fn is_aligned(&self, rows: usize, columns: usize) -> bool {
+        let count = vector(self.element);
+        (self.column_stride == 1 || columns <= 1)
+            && are_multiples(&[(rows, self.row_stride)], count)
+            && are_multiples(&self.products, count)
+    }
+
+    fn describe(&self, rows: usize, columns: usize) -> String {
+        format!(
+            "struct Output {{\n    using Element = {};\n    static constexpr Offset ROW_STRIDE = {};\n    \
+             static constexpr Offset COLUMN_STRIDE = {};\n    static constexpr bool IS_ALIGNED = {};\n{}}};\n",
+            stored(self.element),
+            self.row_stride,
+            self.column_stride,
+            self.is_aligned(rows, columns),
+            offset_function("of_product", &self.products),
+        )
     }
 }
 

@@ -1,12 +1,13 @@
 //! Matrix products: which kernel, with which tiles.
 //!
-//! Products of two bf16 factors run on the tensor cores, all others on the ordinary ones. The longer of the output's unit strides
+//! Products of two bf16 factors run on the tensor cores, all others on the ordinary ones. Where there are few tiles and many terms
+//! several blocks share a tile: each makes a part of its sums, which a second launch adds up in their order. The longer of the output's unit strides
 //! runs along a tile's columns; where that is the rows' the factors change places, which makes the transposed product.
 
 mod layout;
 
-use self::layout::Product;
-use super::source::Source;
+use self::layout::{Product, Sums};
+use super::source::{Source, linear};
 use super::{DeviceArgument, DeviceCall, DeviceLaunch};
 use crate::signature::{Element, InvalidSpec, MatmulSpec, require};
 
@@ -43,6 +44,8 @@ const TENSOR_TILES: [TensorTiles; 3] = [
     TensorTiles { rows: 64, columns: 64, warp_rows: 32, warp_columns: 32, stages: 6 },
 ];
 
+/// Fewer steps than this are not worth adding up their sums.
+const LEAST_STEPS: usize = 16;
 /// About as many as a device has: fewer tiles leave some idle.
 const MULTIPROCESSORS: usize = 128;
 
@@ -58,19 +61,18 @@ pub fn matmul(spec: &MatmulSpec) -> Result<DeviceCall, InvalidSpec> {
         return Ok(DeviceCall::default());
     }
     require(spec.k() <= i32::MAX as usize / 2, "a matmul of more terms than an index holds")?;
-    let launch = match (spec.a, spec.b) {
-        (Element::Bf16, Element::Bf16) => on_tensor_cores(&product)?,
+    match (spec.a, spec.b) {
+        (Element::Bf16, Element::Bf16) => on_tensor_cores(&product),
         (Element::F32, Element::F32 | Element::Bf16) | (Element::Bf16, Element::F32) => {
-            on_ordinary_cores(&product)?
+            on_ordinary_cores(&product).map(DeviceCall::of)
         }
-    };
-    Ok(DeviceCall::of(launch))
+    }
 }
 
 fn on_ordinary_cores(product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec> {
     let tiles = if fills(product, LARGE.rows, LARGE.columns) { &LARGE } else { &SMALL };
     let source = product
-        .describe()
+        .describe(Sums::Whole)
         .constant("int", "TILE_ROWS", tiles.rows)
         .constant("int", "TILE_COLUMNS", tiles.columns)
         .constant("int", "TILE_TERMS", tiles.terms)
@@ -84,30 +86,79 @@ fn on_ordinary_cores(product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec>
         threads: tiles.rows / tiles.thread_rows * (tiles.columns / tiles.thread_columns),
         shared_bytes: 0,
     };
-    shape.launch("matmul_tiles", source, product)
+    shape.launch("matmul_tiles", source, product, DeviceArgument::Pointer(product.output))
 }
 
-fn on_tensor_cores(product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec> {
+fn on_tensor_cores(product: &Product<'_>) -> Result<DeviceCall, InvalidSpec> {
     let [larger @ .., smallest] = &TENSOR_TILES;
     let tiles = larger.iter().find(|tiles| fills(product, tiles.rows, tiles.columns)).unwrap_or(smallest);
+    let steps_of_part = tiles.steps_of_part(product);
+    let parts = product.spec.k().div_ceil(TENSOR_TERMS).div_ceil(steps_of_part);
+    if parts <= 1 {
+        let launch =
+            tiles.launch(product, Sums::Whole, steps_of_part, DeviceArgument::Pointer(product.output))?;
+        return Ok(DeviceCall::of(launch));
+    }
+    let sums = DeviceArgument::Scratch(0);
+    let outputs = product.spec.batch_extent() * product.rows() * product.columns();
     let source = product
-        .describe()
-        .constant("int", "TILE_ROWS", tiles.rows)
-        .constant("int", "TILE_COLUMNS", tiles.columns)
-        .constant("int", "TILE_TERMS", TENSOR_TERMS)
-        .constant("int", "WARP_ROWS", tiles.warp_rows)
-        .constant("int", "WARP_COLUMNS", tiles.warp_columns)
-        .constant("int", "STAGES", tiles.stages)
+        .describe(Sums::Whole)
+        .constant("int", "PARTS", parts)
+        .constant("int", "PRODUCTS", product.spec.batch_extent())
+        .constant("int", "PART_PITCH", product.part_pitch())
         .file(include_str!("../output.cuh"))
-        .file(include_str!("../tensor.cuh"))
-        .file(include_str!("../matmul_tensor.cu"));
-    let warps = tiles.rows / tiles.warp_rows * (tiles.columns / tiles.warp_columns);
-    let shape = Shape {
-        blocks: product.tiles(tiles.rows, tiles.columns),
-        threads: 32 * warps,
-        shared_bytes: tiles.stages * TENSOR_TERMS * (tiles.rows + tiles.columns) * Element::Bf16.bytes(),
-    };
-    shape.launch("matmul_tensor", source, product)
+        .file(include_str!("../matmul_parts.cu"));
+    let arguments = vec![sums, DeviceArgument::Pointer(product.output)];
+    Ok(DeviceCall {
+        scratch_bytes: (product.spec.batch_extent() * parts * product.rows() * product.part_pitch() * 4)
+            as u64,
+        launches: vec![
+            tiles.launch(product, Sums::Parts(parts), steps_of_part, sums)?,
+            linear("matmul_parts", source, outputs as u64, arguments),
+        ],
+    })
+}
+
+impl TensorTiles {
+    /// The steps that one block makes: all, but where that leaves most of a device idle fewer, so that several share a tile.
+    fn steps_of_part(&self, product: &Product<'_>) -> usize {
+        let steps = product.spec.k().div_ceil(TENSOR_TERMS).max(1);
+        let blocks_of_tile = MULTIPROCESSORS / product.tiles(self.rows, self.columns).max(1);
+        steps.div_ceil(blocks_of_tile.max(1)).max(LEAST_STEPS).min(steps)
+    }
+
+    fn launch(
+        &self,
+        product: &Product<'_>,
+        sums: Sums,
+        steps_of_part: usize,
+        target: DeviceArgument,
+    ) -> Result<DeviceLaunch, InvalidSpec> {
+        let parts = match sums {
+            Sums::Whole => 1,
+            Sums::Parts(parts) => parts,
+        };
+        let source = product
+            .describe(sums)
+            .constant("int", "TILE_ROWS", self.rows)
+            .constant("int", "TILE_COLUMNS", self.columns)
+            .constant("int", "TILE_TERMS", TENSOR_TERMS)
+            .constant("int", "WARP_ROWS", self.warp_rows)
+            .constant("int", "WARP_COLUMNS", self.warp_columns)
+            .constant("int", "STAGES", self.stages)
+            .constant("int", "PARTS", parts)
+            .constant("int", "STEPS_OF_PART", steps_of_part)
+            .file(include_str!("../output.cuh"))
+            .file(include_str!("../tensor.cuh"))
+            .file(include_str!("../matmul_tensor.cu"));
+        let warps = self.rows / self.warp_rows * (self.columns / self.warp_columns);
+        let shape = Shape {
+            blocks: parts * product.tiles(self.rows, self.columns),
+            threads: 32 * warps,
+            shared_bytes: self.stages * TENSOR_TERMS * (self.rows + self.columns) * Element::Bf16.bytes(),
+        };
+        shape.launch("matmul_tensor", source, product, target)
+    }
 }
 
 /// Whether a product has room for such tiles, and one for each multiprocessor.
@@ -124,7 +175,13 @@ struct Shape {
 }
 
 impl Shape {
-    fn launch(&self, kind: &str, source: Source, product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec> {
+    fn launch(
+        &self,
+        kind: &str,
+        source: Source,
+        product: &Product<'_>,
+        target: DeviceArgument,
+    ) -> Result<DeviceLaunch, InvalidSpec> {
         require(self.blocks <= i32::MAX as usize, "a matmul of more tiles than a launch has")?;
         let spec = product.spec;
         let (name, source) = source.finish(&format!("{kind}_{}x{}x{}", spec.m, spec.n, spec.k()));
@@ -134,7 +191,7 @@ impl Shape {
             grid: [self.blocks as u32, 1, 1],
             block: [self.threads as u32, 1, 1],
             shared_bytes: self.shared_bytes as u32,
-            arguments: product.pointers.map(DeviceArgument::Pointer).to_vec(),
+            arguments: product.factors.map(DeviceArgument::Pointer).into_iter().chain([target]).collect(),
         })
     }
 }
