@@ -109,9 +109,9 @@ fn on_tensor_cores(product: &Product<'_>) -> Result<DeviceCall, InvalidSpec> {
         .file(include_str!("../output.cuh"))
         .file(include_str!("../matmul_parts.cu"));
     let arguments = vec![sums, DeviceArgument::Pointer(product.output)];
+    let sums_of_part = product.rows() * product.part_pitch();
     Ok(DeviceCall {
-        scratch_bytes: (product.spec.batch_extent() * parts * product.rows() * product.part_pitch() * 4)
-            as u64,
+        scratch_bytes: (product.spec.batch_extent() * parts * sums_of_part * Element::F32.bytes()) as u64,
         launches: vec![
             tiles.launch(product, Sums::Parts(parts), steps_of_part, sums)?,
             linear("matmul_parts", source, outputs as u64, arguments),
