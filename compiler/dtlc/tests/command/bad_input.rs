@@ -60,6 +60,9 @@ fn contradictory_and_unused_rules() {
     edited("step data: acts B -> dp", "step data: acts L -> dp", &["E0410"]);
     edited("batch { seq 8, global 4 }", "batch { seq 8, seq 9, global 4 }", &["E0413"]);
     edited("  mesh {", "  mesh { dp: 2 }\n  mesh {", &["E0413"]);
+    edited("  batch {", "  remat full\n  remat none\n  batch {", &["E0413"]);
+    edited("  batch {", "  step again: F -> tp\n  step again: F -> tp\n  batch {", &["E0413"]);
+    edited("  optimizer adamw {", "  optimizer adamw { clip 0,", &["E0409", "zero"]);
 }
 
 #[test]

@@ -272,18 +272,26 @@ impl Resolver<'_> {
 
     /// Reports entries that stand twice though a plan has one of each.
     fn single_entries(&mut self) {
-        let mut seen: Vec<(&str, Span)> = Vec::new();
+        let mut seen: Vec<(String, Span)> = Vec::new();
         for item in &self.plan.items {
             let what = match item {
-                PlanItem::Mesh(_) => "mesh",
+                PlanItem::Mesh(_) => "mesh".to_owned(),
                 PlanItem::Settings(settings) => match settings.kind {
-                    SettingsKind::Batch => "batch",
-                    SettingsKind::Precision => "precision",
+                    SettingsKind::Batch => "batch".to_owned(),
+                    SettingsKind::Precision => "precision".to_owned(),
                 },
-                PlanItem::Memory(_) => "memory",
-                PlanItem::Optimizer(_) => "optimizer",
-                PlanItem::Step(_)
-                | PlanItem::Remat(_)
+                PlanItem::Memory(_) => "memory".to_owned(),
+                PlanItem::Optimizer(_) => "optimizer".to_owned(),
+                PlanItem::Remat(remat) => {
+                    let names = remat.target.iter().flat_map(|path| &path.segments);
+                    let names: Vec<&str> = names.map(|name| name.name.as_str()).collect();
+                    format!("remat {}", names.join(".")).trim_end().to_owned()
+                }
+                PlanItem::Step(ast::Step { name, body: ast::StepBody::Rules(_), .. }) => {
+                    format!("step {}", name.name)
+                }
+                // Several parts of state may rest along several axes.
+                PlanItem::Step(ast::Step { body: ast::StepBody::Zero { .. }, .. })
                 | PlanItem::Dims(_)
                 | PlanItem::Allow(_)
                 | PlanItem::Expect(_)
