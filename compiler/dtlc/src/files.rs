@@ -39,7 +39,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 /// The same for a file that can be executed.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_executable(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     try_write(path, bytes, Kind::Executable).map_err(|error| unusable(path, &error))
 }
