@@ -51,7 +51,10 @@ impl RuntimeError {
             | DriverError::NoSuchKernel(_)
             | DriverError::BadHandle(_)
             | DriverError::BadLaunch { .. }
-            | DriverError::Fault(_) => Self::Bug(text),
+            | DriverError::Fault(_)
+            | DriverError::Race(_)
+            | DriverError::Capture(_)
+            | DriverError::Crashed(_) => Self::Bug(text),
         }
     }
 

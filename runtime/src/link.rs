@@ -4,13 +4,14 @@
 //! After linking, running a step looks nothing up. Where a rank's memory lies is the backend's to know.
 
 use crate::collectives::groups::Groups;
-use crate::error::Result;
+use crate::error::{Result, RuntimeError};
 use crate::executor::{Backend, Point};
 use crate::program::{
-    Affine, BufferRef, Collective, CollectiveKind, DType, Instruction, LocationId, Loop, LoopOrder,
+    Affine, BufferRef, Collective, CollectiveKind, DType, FlightId, Instruction, LocationId, Loop, LoopOrder,
     Operation, Program, Space, Transfer, Variable,
 };
 use dtlc_kernels::signature::Element;
+use std::collections::BTreeMap;
 
 /// A place in a rank's memory that moves with loop indices.
 #[derive(Debug)]
@@ -52,6 +53,15 @@ pub struct Integer {
 }
 
 impl Integer {
+    /// Whether it changes from step to step.
+    #[must_use]
+    pub fn depends_on_step(&self) -> bool {
+        self.terms.iter().any(|(variable, _)| match variable {
+            OpenVariable::LoopIndex(_) => false,
+            OpenVariable::Step | OpenVariable::SeedLow | OpenVariable::SeedHigh => true,
+        })
+    }
+
     /// Its value.
     #[must_use]
     pub fn at(&self, point: &Point) -> i64 {
@@ -126,8 +136,8 @@ pub enum LinkedOperation<O> {
     Alone(O),
     /// A collective.
     Collective(LinkedCollective),
-    /// The end of one.
-    Done,
+    /// The end of the collective of this number, with this seat.
+    Done { number: u64, seat: usize },
 }
 
 /// The instructions of one rank, for a backend.
@@ -141,7 +151,7 @@ pub fn link<B: Backend>(
     backend: &mut B,
 ) -> Result<Box<[Linked<B::Operation>]>> {
     let placer = Placer { coordinates: program.mesh.coordinates(rank as u64) };
-    let mut linker = Linker { placer, groups, backend, collectives: 0 };
+    let mut linker = Linker { placer, groups, backend, collectives: 0, flights: BTreeMap::new() };
     linker.body(&program.instructions, 0)
 }
 
@@ -196,6 +206,8 @@ struct Linker<'a, B> {
     backend: &'a mut B,
     /// Collectives seen so far.
     collectives: u64,
+    /// Their numbers and seats.
+    flights: BTreeMap<FlightId, (u64, usize)>,
 }
 
 impl<B: Backend> Linker<'_, B> {
@@ -221,7 +233,11 @@ impl<B: Backend> Linker<'_, B> {
                 LinkedOperation::Loop { count: *count, order: *order, depth, body }
             }
             Operation::Collective(collective) => LinkedOperation::Collective(self.collective(collective)),
-            Operation::Done(_) => LinkedOperation::Done,
+            Operation::Done(flight) => {
+                let unknown = || RuntimeError::Bug("a collective is waited for that never started".into());
+                let &(number, seat) = self.flights.get(flight).ok_or_else(unknown)?;
+                LinkedOperation::Done { number, seat }
+            }
             Operation::Kernel(_)
             | Operation::Matmul { .. }
             | Operation::Attention(_)
@@ -236,6 +252,8 @@ impl<B: Backend> Linker<'_, B> {
     fn collective(&mut self, collective: &Collective) -> LinkedCollective {
         let number = self.collectives;
         self.collectives += 1;
+        let seat = self.groups.seat(&collective.axes);
+        self.flights.insert(collective.flight, (number, seat));
         let tensors = collective.tensors.iter().map(|tensor| LinkedTensor {
             source: self.placer.address(&tensor.source),
             target: self.placer.address(&tensor.target),
@@ -245,7 +263,7 @@ impl<B: Backend> Linker<'_, B> {
         LinkedCollective {
             number,
             digest: digest(collective),
-            seat: self.groups.seat(&collective.axes),
+            seat,
             kind: collective.kind.clone(),
             tensors: tensors.collect(),
         }

@@ -16,7 +16,8 @@ use crate::cpu::Cpu;
 use crate::cpu::code::LoadedCode;
 use crate::cpu::memory::{RankMemory, machine_bytes};
 use crate::cpu::team::Team;
-use crate::device::{Device, DeviceMemories, DeviceMemory, Loaded};
+pub use crate::device::Graphs;
+use crate::device::{Device, DeviceMemories, Flights, Loaded};
 use crate::error::{Result, RuntimeError};
 use crate::executor::{Backend, Executor, StepNumbers};
 pub use crate::executor::{Probe, Watch};
@@ -51,6 +52,8 @@ pub struct Options {
     pub arena: ArenaStart,
     /// What is watched while instructions run.
     pub watch: Watch,
+    /// Whether a device gets a step as one graph, where it can.
+    pub graphs: Graphs,
 }
 
 impl Default for Options {
@@ -60,7 +63,16 @@ impl Default for Options {
             timeout: Duration::from_secs(300),
             arena: ArenaStart::AsLeft,
             watch: Watch::default(),
+            graphs: Graphs::Record,
         }
+    }
+}
+
+impl Options {
+    /// Ranks that share a device meet on the host, and what is watched is looked at there.
+    fn graphs_of(&self, ranks: usize) -> Graphs {
+        let is_watched = self.watch.finite || self.watch.probe.is_some();
+        if ranks == 1 && !is_watched { self.graphs } else { Graphs::Never }
     }
 }
 
@@ -119,9 +131,15 @@ impl Session {
         let program = checked(program)?;
         let ranks = program.mesh.ranks() as usize;
         let loaded = Arc::new(Loaded::new(Arc::clone(&driver), &program)?);
+        let flights = Arc::new(Flights::new(Arc::clone(&driver), &program)?);
         let memories = DeviceMemories::new(driver, &program)?;
-        let backend = |memory: &DeviceMemory| Device::new(Arc::clone(&program), Arc::clone(&loaded), *memory);
-        let backends = memories.ranks().iter().map(backend).collect::<Result<_>>()?;
+        let graphs = options.graphs_of(ranks);
+        let backend = |(rank, memory)| {
+            let (program, loaded) = (Arc::clone(&program), Arc::clone(&loaded));
+            Device::new(program, loaded, Arc::clone(&flights), (rank, memory), graphs)
+        };
+        let ranked = memories.ranks().iter().copied().enumerate();
+        let backends = ranked.map(backend).collect::<Result<_>>()?;
         let threads = (cores() / ranks).max(1);
         let mut session = Self::new(program, Memories::Device(memories), threads, options);
         // Ranks wait for the device more than for each other.
@@ -174,7 +192,7 @@ impl Session {
     /// Starts the thread of each rank, on a backend of its own.
     fn start_ranks<B: Backend + 'static>(&mut self, backends: Vec<B>, spin: u32) -> Result<()> {
         let groups = Groups::new(&self.program);
-        let Options { timeout, arena, watch, threads: _ } = self.options;
+        let Options { timeout, arena, watch, threads: _, graphs: _ } = self.options;
         for (number, mut backend) in backends.into_iter().enumerate() {
             let body = link(&self.program, number, &groups, &mut backend)?;
             let seats = groups.seats(&self.program, number);

@@ -1,18 +1,25 @@
 //! The emulated device: memory, modules and launches behind [`CudaDriver`].
 //!
-//! Everything is done before a call returns, in the order of calls, whatever the streams; a fault is reported by the launch itself.
+//! Everything is done before a call returns, in the order of calls, whatever the streams; a fault is reported by the launch itself. That the
+//! streams leave no other order that would do something else is checked: see `clocks` and `memory`'s history.
 
-use crate::code::{Program, STATIC_SHARED, decode};
+mod capture;
+mod clocks;
+mod work;
+
+use crate::code::{Program, decode};
 use crate::driver::{
-    Argument, CudaDriver, DevicePointer, DriverError, Event, KernelHandle, LaunchShape, ModuleHandle,
-    ModuleImage, Stream,
+    Argument, CudaDriver, DevicePointer, DriverError, Event, Graph, KernelHandle, LaunchShape, MemoryInfo,
+    ModuleHandle, ModuleImage, Stream,
 };
-use crate::memory::{GlobalMemory, RaceCheck, Rule};
+use crate::memory::{GlobalMemory, RaceCheck, Rule, StreamCheck};
 use crate::ptx::{self, Initial, PtxError, Space, Variable};
-use crate::run::{Isa, Launch, launch};
+use crate::run::Isa;
+use capture::{Capture, Recording};
+use clocks::{Clocks, Recorded};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use work::{Labels, Work};
 
 /// How an emulated device is made.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +30,8 @@ pub struct EmulatorOptions {
     pub budget: u64,
     /// Whether races in shared memory are looked for.
     pub races: RaceCheck,
+    /// Whether accesses to device memory are looked for that no event orders between streams.
+    pub streams: StreamCheck,
     /// What it says its compute capability is.
     pub capability: (u32, u32),
     /// The host's instructions to use.
@@ -36,6 +45,7 @@ impl Default for EmulatorOptions {
             memory_bytes: 16 << 30,
             budget: 1 << 33,
             races: RaceCheck::On,
+            streams: StreamCheck::On,
             capability: (8, 0),
             isa: Isa::detect(),
         }
@@ -52,12 +62,22 @@ pub struct Emulator {
 #[derive(Debug)]
 struct State {
     memory: GlobalMemory,
-    modules: Vec<Arc<Program>>,
+    modules: Vec<Option<Module>>,
     /// Kernels that were asked for: module and function.
     kernels: Vec<(usize, usize)>,
-    streams: u64,
-    events: Vec<Option<Instant>>,
+    clocks: Clocks,
+    captures: Vec<Capture>,
+    captures_begun: usize,
+    graphs: Vec<Option<Recording>>,
+    labels: Labels,
     instructions: u64,
+}
+
+#[derive(Debug)]
+struct Module {
+    program: Arc<Program>,
+    /// Where its variables lie.
+    variables: Vec<u64>,
 }
 
 impl Default for Emulator {
@@ -71,11 +91,14 @@ impl Emulator {
     #[must_use]
     pub fn new(options: EmulatorOptions) -> Emulator {
         let state = State {
-            memory: GlobalMemory::new(options.memory_bytes),
+            memory: GlobalMemory::new(options.memory_bytes, options.streams),
             modules: Vec::new(),
             kernels: Vec::new(),
-            streams: 1,
-            events: Vec::new(),
+            clocks: Clocks::new(),
+            captures: Vec::new(),
+            captures_begun: 0,
+            graphs: Vec::new(),
+            labels: Labels::default(),
             instructions: 0,
         };
         Emulator { options, state: Mutex::new(state) }
@@ -91,40 +114,13 @@ impl Emulator {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The most shared memory that a block may have.
-    fn shared_limit(&self) -> u64 {
-        match self.options.capability {
-            (8, 0 | 7) => 163 << 10,
-            (8, _) | (12, _) => 99 << 10,
-            _ => 227 << 10,
+    /// Does a piece of work, or records it where its stream is captured.
+    fn ask(&self, mut state: MutexGuard<'_, State>, work: &Work, stream: Stream) -> Result<(), DriverError> {
+        state.clocks.known(stream)?;
+        if state.recorded(work, stream)? {
+            return Ok(());
         }
-    }
-
-    fn startable(&self, program: &Program, kernel: usize, shape: &LaunchShape) -> Result<(), String> {
-        let code = &program.functions[kernel];
-        let threads = shape.block.iter().try_fold(1_u32, |product, size| product.checked_mul(*size));
-        let Some(threads @ 1..=1024) = threads else {
-            return Err(format!("a block of {:?} threads; it has 1 to 1024", shape.block));
-        };
-        if shape.block[2] > 64 {
-            return Err(format!("{} threads in z; there are 64 at most", shape.block[2]));
-        }
-        if let Some(most) = code.most_threads.filter(|most| threads > *most) {
-            return Err(format!("a block of {threads} threads; the kernel was compiled for {most}"));
-        }
-        let [x, y, z] = shape.grid;
-        if x == 0 || y == 0 || z == 0 || x > i32::MAX as u32 || y > 65_535 || z > 65_535 {
-            return Err(format!("a grid of {:?} blocks", shape.grid));
-        }
-        let fixed: u64 = code.shared.iter().map(|region| region.bytes).sum();
-        let all = fixed + u64::from(shape.shared_bytes);
-        if fixed > 48 << 10 {
-            return Err(format!("{fixed} bytes of static shared memory; there are 48 KiB at most"));
-        }
-        if all > self.shared_limit().min(STATIC_SHARED) {
-            return Err(format!("{all} bytes of shared memory; there are {}", self.shared_limit()));
-        }
-        Ok(())
+        state.perform(&self.options, work, stream)
     }
 }
 
@@ -150,10 +146,12 @@ impl State {
             }
             addresses.insert(variable.name.clone(), address);
         }
+        // Nothing knows these variables before the module is loaded.
+        self.memory.forget();
         Ok(addresses)
     }
 
-    fn decoded(&mut self, text: &str, capability: (u32, u32)) -> Result<Program, PtxError> {
+    fn decoded(&mut self, text: &str, capability: (u32, u32)) -> Result<Module, PtxError> {
         let module = ptx::parse(text)?;
         let digits: String = module.target.chars().filter(char::is_ascii_digit).collect();
         let wanted: u32 = digits.parse().unwrap_or(0);
@@ -165,34 +163,9 @@ impl State {
             return Err(PtxError::new(1, reason));
         }
         let addresses = self.place(&module.variables)?;
-        decode::decode(&module, &addresses)
+        let program = Arc::new(decode::decode(&module, &addresses)?);
+        Ok(Module { program, variables: addresses.into_values().collect() })
     }
-
-    fn known_event(&mut self, event: Event) -> Result<&mut Option<Instant>, DriverError> {
-        self.events.get_mut(event.0 as usize).ok_or(DriverError::BadHandle("event"))
-    }
-
-    fn known_stream(&self, stream: Stream) -> Result<(), DriverError> {
-        if stream.0 < self.streams { Ok(()) } else { Err(DriverError::BadHandle("stream")) }
-    }
-}
-
-/// The arguments as the kernel's parameters lie.
-fn pack(program: &Program, kernel: usize, arguments: &[Argument]) -> Result<Vec<u8>, String> {
-    let code = &program.functions[kernel];
-    if arguments.len() != code.params.len() {
-        return Err(format!("{} arguments; it takes {}", arguments.len(), code.params.len()));
-    }
-    let mut packed = vec![0; code.param_bytes as usize];
-    for (index, (argument, field)) in arguments.iter().zip(&code.params).enumerate() {
-        let bytes = argument.to_bytes();
-        if bytes.len() as u64 != field.bytes {
-            return Err(format!("argument {index} has {} bytes; it takes {}", bytes.len(), field.bytes));
-        }
-        let start = field.offset as usize;
-        packed[start..start + bytes.len()].copy_from_slice(&bytes);
-    }
-    Ok(packed)
 }
 
 impl CudaDriver for Emulator {
@@ -211,30 +184,41 @@ impl CudaDriver for Emulator {
         allocated.map(DevicePointer).ok_or(DriverError::OutOfMemory { bytes, free })
     }
 
+    fn memory(&self) -> Result<MemoryInfo, DriverError> {
+        let memory = &self.state().memory;
+        Ok(MemoryInfo { free: memory.free_bytes(), total: memory.capacity() })
+    }
+
     fn free(&self, pointer: DevicePointer) -> Result<(), DriverError> {
-        if self.state().memory.free(pointer.0) { Ok(()) } else { Err(DriverError::NotAllocated(pointer)) }
+        let mut state = self.state();
+        state.clocks.wait_for_all();
+        if state.memory.free(pointer.0) { Ok(()) } else { Err(DriverError::NotAllocated(pointer)) }
     }
 
     fn copy_to_device(&self, to: DevicePointer, from: &[u8], stream: Stream) -> Result<(), DriverError> {
         let mut state = self.state();
-        state.known_stream(stream)?;
+        state.clocks.known(stream)?;
         let (what, bytes) = ("a copy to the device", from.len() as u64);
+        state.not_captured(what, stream)?;
         let target = state.memory.host_write(to.0, from.len());
         target.ok_or(DriverError::OutOfBounds { what, at: to, bytes })?.copy_from_slice(from);
-        Ok(())
+        state.settle(what, stream)
     }
 
     fn copy_to_host(&self, to: &mut [u8], from: DevicePointer, stream: Stream) -> Result<(), DriverError> {
         let mut state = self.state();
-        state.known_stream(stream)?;
+        state.clocks.known(stream)?;
         let (what, bytes) = ("a copy to the host", to.len() as u64);
+        state.not_captured(what, stream)?;
         let source = state.memory.host_read(from.0, to.len());
         let (source, missing) = source.ok_or(DriverError::OutOfBounds { what, at: from, bytes })?;
-        if let Some(at) = missing {
-            return Err(DriverError::Uninitialised { what, at: DevicePointer(at) });
-        }
         to.copy_from_slice(source);
-        Ok(())
+        state.settle(what, stream)?;
+        state.clocks.wait_for(stream);
+        match missing {
+            Some(at) => Err(DriverError::Uninitialised { what, at: DevicePointer(at) }),
+            None => Ok(()),
+        }
     }
 
     fn copy_on_device(
@@ -244,39 +228,38 @@ impl CudaDriver for Emulator {
         bytes: u64,
         stream: Stream,
     ) -> Result<(), DriverError> {
-        let mut state = self.state();
-        state.known_stream(stream)?;
-        let what = "a copy on the device";
-        for at in [from, to] {
-            if !state.memory.holds(at.0, bytes as usize) {
-                return Err(DriverError::OutOfBounds { what, at, bytes });
-            }
-        }
-        state.memory.copy(to.0, from.0, bytes as usize);
-        Ok(())
+        self.ask(self.state(), &Work::Copy { to, from, bytes }, stream)
     }
 
     fn fill(&self, to: DevicePointer, value: u8, bytes: u64, stream: Stream) -> Result<(), DriverError> {
-        let mut state = self.state();
-        state.known_stream(stream)?;
-        let target = state.memory.host_write(to.0, bytes as usize);
-        target.ok_or(DriverError::OutOfBounds { what: "a fill", at: to, bytes })?.fill(value);
-        Ok(())
+        self.ask(self.state(), &Work::Fill { to, value, bytes }, stream)
     }
 
     fn load(&self, image: &ModuleImage<'_>) -> Result<ModuleHandle, DriverError> {
         let mut state = self.state();
-        let program = state
+        let module = state
             .decoded(image.ptx, self.options.capability)
             .map_err(|error| DriverError::Module { name: image.name.to_owned(), error })?;
-        state.modules.push(Arc::new(program));
+        state.modules.push(Some(module));
         Ok(ModuleHandle(state.modules.len() as u64 - 1))
+    }
+
+    fn unload(&self, module: ModuleHandle) -> Result<(), DriverError> {
+        let mut state = self.state();
+        let slot = state.modules.get_mut(module.0 as usize);
+        let module = slot.and_then(Option::take).ok_or(DriverError::BadHandle("module"))?;
+        state.clocks.wait_for_all();
+        for variable in module.variables {
+            state.memory.free(variable);
+        }
+        Ok(())
     }
 
     fn kernel(&self, module: ModuleHandle, name: &str) -> Result<KernelHandle, DriverError> {
         let mut state = self.state();
         let index = module.0 as usize;
-        let program = state.modules.get(index).ok_or(DriverError::BadHandle("module"))?;
+        let found = state.modules.get(index).and_then(Option::as_ref);
+        let program = &found.ok_or(DriverError::BadHandle("module"))?.program;
         let function = program.kernels.get(name);
         let function = *function.ok_or_else(|| DriverError::NoSuchKernel(name.to_owned()))?;
         state.kernels.push((index, function));
@@ -290,68 +273,71 @@ impl CudaDriver for Emulator {
         arguments: &[Argument],
         stream: Stream,
     ) -> Result<(), DriverError> {
-        let mut state = self.state();
-        state.known_stream(stream)?;
-        let found = state.kernels.get(kernel.0 as usize).copied();
-        let (module, kernel) = found.ok_or(DriverError::BadHandle("kernel"))?;
-        let program = Arc::clone(&state.modules[module]);
-        let prepared = self
-            .startable(&program, kernel, &shape)
-            .and_then(|()| pack(&program, kernel, arguments))
-            .map_err(|reason| DriverError::BadLaunch {
-                kernel: program.functions[kernel].name.clone(),
-                reason,
-            })?;
-        let ran = launch(Launch {
-            program: &program,
-            kernel,
-            shape,
-            params: &prepared,
-            global: &mut state.memory,
-            isa: self.options.isa,
-            budget: self.options.budget,
-            races: self.options.races,
-        });
-        state.instructions += ran.map_err(DriverError::Fault)?;
-        Ok(())
+        let state = self.state();
+        let work = state.prepared(&self.options, kernel, shape, arguments)?;
+        self.ask(state, &work, stream)
     }
 
     fn create_stream(&self) -> Result<Stream, DriverError> {
-        let mut state = self.state();
-        state.streams += 1;
-        Ok(Stream(state.streams - 1))
+        Ok(self.state().clocks.create_stream())
     }
 
     fn create_event(&self) -> Result<Event, DriverError> {
+        Ok(self.state().clocks.create_event())
+    }
+
+    fn destroy_stream(&self, stream: Stream) -> Result<(), DriverError> {
         let mut state = self.state();
-        state.events.push(None);
-        Ok(Event(state.events.len() as u64 - 1))
+        state.not_captured("the end of a stream", stream)?;
+        state.clocks.destroy_stream(stream)
+    }
+
+    fn destroy_event(&self, event: Event) -> Result<(), DriverError> {
+        self.state().clocks.destroy_event(event)
     }
 
     fn record(&self, event: Event, stream: Stream) -> Result<(), DriverError> {
-        let mut state = self.state();
-        state.known_stream(stream)?;
-        *state.known_event(event)? = Some(Instant::now());
-        Ok(())
+        self.state().record(event, stream)
     }
 
     fn wait(&self, stream: Stream, event: Event) -> Result<(), DriverError> {
-        let mut state = self.state();
-        state.known_stream(stream)?;
-        state.known_event(event)?;
-        Ok(())
+        self.state().wait(stream, event)
     }
 
     fn elapsed_ms(&self, from: Event, to: Event) -> Result<f32, DriverError> {
-        let mut state = self.state();
-        let (from, to) = (*state.known_event(from)?, *state.known_event(to)?);
-        let (Some(from), Some(to)) = (from, to) else {
+        let state = self.state();
+        let (from, to) = (state.clocks.recorded(from)?, state.clocks.recorded(to)?);
+        let (Recorded::At(from), Recorded::At(to)) = (from, to) else {
             return Err(DriverError::Device("an event that was never recorded has no time".to_owned()));
         };
-        Ok(to.duration_since(from).as_secs_f32() * 1e3)
+        Ok(to.at.duration_since(from.at).as_secs_f32() * 1e3)
     }
 
     fn synchronize(&self, stream: Stream) -> Result<(), DriverError> {
-        self.state().known_stream(stream)
+        let mut state = self.state();
+        state.clocks.known(stream)?;
+        state.not_captured("waiting for a stream", stream)?;
+        state.clocks.wait_for(stream);
+        Ok(())
+    }
+
+    fn begin_capture(&self, stream: Stream) -> Result<(), DriverError> {
+        self.state().begin_capture(stream)
+    }
+
+    fn end_capture(&self, stream: Stream) -> Result<Graph, DriverError> {
+        self.state().end_capture(stream)
+    }
+
+    fn set_arguments(&self, graph: Graph, launch: usize, arguments: &[Argument]) -> Result<(), DriverError> {
+        self.state().set_arguments(graph, launch, arguments)
+    }
+
+    fn launch_graph(&self, graph: Graph, stream: Stream) -> Result<(), DriverError> {
+        self.state().launch_graph(&self.options, graph, stream)
+    }
+
+    fn destroy_graph(&self, graph: Graph) -> Result<(), DriverError> {
+        self.state().destroy_graph(graph)
     }
 }

@@ -2,7 +2,8 @@
 //! Owns the words both share (pointers, handles, launch shapes, arguments, errors) and no behaviour.
 //!
 //! Everything on one stream happens in the order it was asked for. Between streams only events order. A call that takes a
-//! stream may return before it is done, except that host memory is only borrowed for the call.
+//! stream may return before it is done, except that host memory is only borrowed for the call. What a stream is asked to do happens
+//! behind all that the host has waited for.
 
 use crate::fault::LaunchFault;
 use crate::ptx::PtxError;
@@ -40,6 +41,19 @@ impl Stream {
 /// A point in a stream's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event(pub u64);
+
+/// What streams were asked to do, recorded to be done again and again; see [`CudaDriver::begin_capture`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Graph(pub u64);
+
+/// How much memory a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes that are free, in any number of pieces.
+    pub free: u64,
+    /// Bytes that there are.
+    pub total: u64,
+}
 
 /// What a module is loaded from. A real device takes the machine code where it is of its architecture and the PTX
 /// otherwise; the emulator takes the PTX.
@@ -158,8 +172,54 @@ pub enum DriverError {
     },
     /// A fault while a kernel ran.
     Fault(Box<LaunchFault>),
+    /// Two streams touch the same memory, one of them writes, and no event orders them.
+    Race(Box<StreamRace>),
+    /// A call that can't be recorded while a stream is captured, or a capture that can't end.
+    Capture(String),
+    /// What a kernel of ours did wrong, as a device's own library tells it; nothing more can be done with the device.
+    Crashed(String),
     /// What a device's own library says.
     Device(String),
+}
+
+/// Two accesses from different streams that nothing orders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamRace {
+    /// The first byte that both touch.
+    pub at: DevicePointer,
+    /// The access that was asked for last.
+    pub late: StreamAccess,
+    /// The other.
+    pub early: StreamAccess,
+}
+
+/// One side of a [`StreamRace`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamAccess {
+    /// What touched the memory: a kernel by name, a copy, a fill.
+    pub what: String,
+    /// On which stream.
+    pub stream: Stream,
+    /// Whether it wrote.
+    pub wrote: bool,
+}
+
+impl fmt::Display for StreamRace {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = |access: &StreamAccess| if access.wrote { "writes" } else { "reads" };
+        let (late, early) = (&self.late, &self.early);
+        write!(
+            to,
+            "{} on stream {} {} {:#x}, which {} on stream {} {}, and no event orders the two",
+            late.what,
+            late.stream.0,
+            verb(late),
+            self.at.0,
+            early.what,
+            early.stream.0,
+            verb(early)
+        )
+    }
 }
 
 impl fmt::Display for DriverError {
@@ -180,7 +240,10 @@ impl fmt::Display for DriverError {
             DriverError::BadHandle(kind) => write!(to, "a {kind} that this device does not have"),
             DriverError::BadLaunch { kernel, reason } => write!(to, "`{kernel}` can't be launched: {reason}"),
             DriverError::Fault(fault) => fault.fmt(to),
-            DriverError::Device(reason) => to.write_str(reason),
+            DriverError::Race(race) => race.fmt(to),
+            DriverError::Device(reason) | DriverError::Capture(reason) | DriverError::Crashed(reason) => {
+                to.write_str(reason)
+            }
         }
     }
 }
@@ -210,7 +273,13 @@ pub trait CudaDriver: Send + Sync {
     /// Where not as much is left.
     fn allocate(&self, bytes: u64) -> Result<DevicePointer, DriverError>;
 
-    /// Gives an allocation back.
+    /// How much memory there is.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn memory(&self) -> Result<MemoryInfo, DriverError>;
+
+    /// Gives an allocation back, once all that was asked of the device is done.
     ///
     /// # Errors
     /// Where it is none.
@@ -252,6 +321,12 @@ pub trait CudaDriver: Send + Sync {
     /// Where the image is not for this device, or holds what it does not know.
     fn load(&self, image: &ModuleImage<'_>) -> Result<ModuleHandle, DriverError>;
 
+    /// Gives a module back; its kernels are gone.
+    ///
+    /// # Errors
+    /// A handle that isn't the device's.
+    fn unload(&self, module: ModuleHandle) -> Result<(), DriverError>;
+
     /// A kernel of a module by its name.
     ///
     /// # Errors
@@ -282,6 +357,18 @@ pub trait CudaDriver: Send + Sync {
     /// What the device says.
     fn create_event(&self) -> Result<Event, DriverError>;
 
+    /// Gives a stream back, once it has done all.
+    ///
+    /// # Errors
+    /// A handle that isn't the device's; [`Stream::DEFAULT`].
+    fn destroy_stream(&self, stream: Stream) -> Result<(), DriverError>;
+
+    /// Gives an event back.
+    ///
+    /// # Errors
+    /// A handle that isn't the device's.
+    fn destroy_event(&self, event: Event) -> Result<(), DriverError>;
+
     /// Puts the event behind all that was asked of the stream.
     ///
     /// # Errors
@@ -305,4 +392,35 @@ pub trait CudaDriver: Send + Sync {
     /// # Errors
     /// The first fault on it.
     fn synchronize(&self, stream: Stream) -> Result<(), DriverError>;
+
+    /// From now on what the stream is asked to do is recorded and not done; so with any stream that waits for an event that was
+    /// recorded there. Only the calling thread may use these streams until the capture ends.
+    ///
+    /// # Errors
+    /// The stream is captured already.
+    fn begin_capture(&self, stream: Stream) -> Result<(), DriverError>;
+
+    /// Ends the capture that began on this stream. The graph's launches are numbered in the order in which they were asked for.
+    ///
+    /// # Errors
+    /// What was asked for meanwhile can't be recorded, or another stream that joined has not been waited for.
+    fn end_capture(&self, stream: Stream) -> Result<Graph, DriverError>;
+
+    /// Changes the arguments of one launch of a graph, for all times that it is done from now on.
+    ///
+    /// # Errors
+    /// There is no such launch, or the arguments are not the kernel's.
+    fn set_arguments(&self, graph: Graph, launch: usize, arguments: &[Argument]) -> Result<(), DriverError>;
+
+    /// Does what was recorded, in the order that streams and events gave it, as one piece of work of a stream.
+    ///
+    /// # Errors
+    /// As those of what was recorded.
+    fn launch_graph(&self, graph: Graph, stream: Stream) -> Result<(), DriverError>;
+
+    /// Gives a graph back.
+    ///
+    /// # Errors
+    /// A handle that isn't the device's.
+    fn destroy_graph(&self, graph: Graph) -> Result<(), DriverError>;
 }

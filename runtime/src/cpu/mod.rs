@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result as RuntimeResult;
-use crate::executor::{Backend, Point, Trouble};
+use crate::executor::{Backend, Point, StepNumbers, StepStart, Trouble};
 use crate::files::values::{Refused, find_float};
 use crate::link::{Address, LinkedFloats, Placer};
 use crate::program::{DType, Operation, Program, Reduction, Space, Transfer};
@@ -162,6 +162,32 @@ impl Backend for Cpu {
             Space::Arena => self.arena,
             Space::Input => self.input,
         }
+    }
+
+    // Whatever is asked of the CPU is done when the call returns, so meeting and parting order all there is.
+    fn announce(&mut self, _collective: u64) -> Result<(), Trouble> {
+        Ok(())
+    }
+
+    fn expect(&mut self, _collective: u64, _rank: usize) -> Result<(), Trouble> {
+        Ok(())
+    }
+
+    fn conclude(&mut self, _collective: u64) -> Result<(), Trouble> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _collective: u64, _rank: usize) -> Result<(), Trouble> {
+        Ok(())
+    }
+
+    fn begin_step(&mut self, _numbers: StepNumbers) -> Result<StepStart, Trouble> {
+        Ok(StepStart::Perform)
+    }
+
+    fn end_recording(&mut self) -> Result<(), Trouble> {
+        // Nothing is ever recorded.
+        Ok(())
     }
 
     fn settle(&mut self) -> Result<(), Trouble> {

@@ -20,6 +20,7 @@ pub struct ReadyLaunch {
 /// A program's code on a device, for all ranks there.
 pub struct Loaded {
     driver: Arc<dyn CudaDriver>,
+    modules: Vec<ModuleHandle>,
     /// In the order of the section's functions.
     functions: Vec<KernelHandle>,
     names: HashMap<String, KernelHandle>,
@@ -39,20 +40,20 @@ impl Loaded {
         let fault = |error: DriverError| RuntimeError::of_device("the program's code", &error);
         let (major, minor) = driver.capability();
         let fits = |cubin: &&Cubin| cubin.capability == [major, minor];
-        let mut modules: Vec<ModuleHandle> = Vec::new();
+        let mut loaded =
+            Self { driver, modules: Vec::new(), functions: Vec::new(), names: HashMap::new(), calls: Vec::new() };
         for module in &section.modules {
             let cubin = module.cubins.iter().find(fits).map_or(&[][..], |cubin| &cubin.bytes);
             let image = ModuleImage { name: &module.name, ptx: &module.ptx, cubin };
-            modules.push(driver.load(&image).map_err(fault)?);
+            let module = loaded.driver.load(&image).map_err(fault)?;
+            loaded.modules.push(module);
         }
-        let mut functions = Vec::new();
-        let mut names = HashMap::new();
         for function in &section.functions {
-            let handle = driver.kernel(modules[function.module as usize], &function.name).map_err(fault)?;
-            functions.push(handle);
-            names.insert(function.name.clone(), handle);
+            let module = loaded.modules[function.module as usize];
+            let handle = loaded.driver.kernel(module, &function.name).map_err(fault)?;
+            loaded.functions.push(handle);
+            loaded.names.insert(function.name.clone(), handle);
         }
-        let mut loaded = Self { driver, functions, names, calls: Vec::new() };
         for call in &section.calls {
             let launch = |launch: &crate::program::device::Launch| ReadyLaunch {
                 kernel: loaded.functions[launch.function as usize],
@@ -92,5 +93,14 @@ impl Loaded {
             Ok(ReadyLaunch { kernel, shape, arguments })
         };
         call.launches.iter().map(launch).collect()
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        for &module in &self.modules {
+            // A device that is broken was reported when it broke.
+            let _ = self.driver.unload(module);
+        }
     }
 }

@@ -1,21 +1,30 @@
 //! The CUDA backend: a rank's memory in a device's, its work as launches, on a GPU or an emulated one alike.
 //!
-//! Owns what a program's [`DeviceSection`] becomes on a device ([`Loaded`]), a rank's stream and memory, and the kernels that
-//! move data. Several ranks may share a device: then collectives are copies and reductions between their pieces of its memory.
+//! Owns what a program's [`DeviceSection`](crate::program::device::DeviceSection) becomes on a device ([`Loaded`]), a rank's streams and
+//! memory, and the kernels that move data. Several ranks may share a device: then collectives are copies and reductions between
+//! their pieces of its memory.
+//!
+//! A rank has two streams. What it does by itself is on one, in order; its movements in collectives are on the other, behind what
+//! every member had done before (*ready*), and what comes behind a collective's done waits for every member's movements (*moved*):
+//! see [`Flights`]. The host never waits within a step.
 
+mod flights;
 mod load;
 mod memory;
 mod movement;
+mod recording;
 
+pub use flights::Flights;
 pub use load::Loaded;
 pub use memory::{DeviceMemories, DeviceMemory};
 pub use movement::movement_kernels;
+pub use recording::Graphs;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Result as RuntimeResult, RuntimeError};
-use crate::executor::{Backend, Point, Trouble};
+use crate::executor::{Backend, Point, StepNumbers, StepStart, Trouble};
 use crate::files::values::{Refused, find_float};
 use crate::link::{Address, Integer, LinkedFloats, Placer};
 use crate::program::device::{LaunchArgument, Work, operands};
@@ -24,11 +33,12 @@ use dtlc_emulator::{Argument, CudaDriver, DevicePointer, DriverError, Stream};
 use dtlc_kernels::collective::BlockCopy;
 use load::ReadyLaunch;
 use movement::{Mover, block_copy, block_reduction};
+use recording::Recording;
 
 /// An operation, ready to run.
 pub enum DeviceOperation {
     /// Launches and what they take.
-    Launches { launches: Arc<[ReadyLaunch]>, pointers: Box<[Address]>, integers: Box<[Integer]> },
+    Launches { launches: Arc<[ReadyLaunch]>, pointers: Box<[Address]>, integers: Arc<[Integer]> },
     /// A copy.
     Copy { copy: BlockCopy, source: Address, target: Address },
     /// A fill with the first `width` bytes of `pattern`, over and over.
@@ -40,7 +50,10 @@ pub struct Device {
     program: Arc<Program>,
     driver: Arc<dyn CudaDriver>,
     loaded: Arc<Loaded>,
-    stream: Stream,
+    rank: usize,
+    flights: Arc<Flights>,
+    streams: Streams,
+    recording: Recording,
     memory: DeviceMemory,
     mover: Mover,
     /// Operands of the operation at hand.
@@ -49,16 +62,46 @@ pub struct Device {
     arguments: Vec<Argument>,
 }
 
+/// A rank's streams; given back when they are dropped.
+struct Streams {
+    driver: Arc<dyn CudaDriver>,
+    /// What the rank does by itself.
+    compute: Stream,
+    /// Its movements in collectives.
+    movement: Stream,
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        for stream in [self.compute, self.movement] {
+            // A device that is broken was reported when it broke.
+            let _ = self.driver.destroy_stream(stream);
+        }
+    }
+}
+
 impl Device {
-    /// For a rank of a program with this memory.
+    /// For a rank of a program with this memory; `flights` are those of all ranks.
     ///
     /// # Errors
     /// What the device says.
-    pub fn new(program: Arc<Program>, loaded: Arc<Loaded>, memory: DeviceMemory) -> RuntimeResult<Self> {
+    pub fn new(
+        program: Arc<Program>,
+        loaded: Arc<Loaded>,
+        flights: Arc<Flights>,
+        (rank, memory): (usize, DeviceMemory),
+        graphs: Graphs,
+    ) -> RuntimeResult<Self> {
         let driver = Arc::clone(loaded.driver());
-        let stream = driver.create_stream();
+        let streams = driver.create_stream().and_then(|compute| {
+            Ok(Streams { driver: Arc::clone(&driver), compute, movement: driver.create_stream()? })
+        });
+        let streams = streams.map_err(|error| RuntimeError::of_device("a rank's streams", &error))?;
         Ok(Self {
-            stream: stream.map_err(|error| RuntimeError::of_device("a rank's stream", &error))?,
+            rank,
+            flights,
+            recording: Recording::new(Arc::clone(&driver), streams.compute, graphs),
+            streams,
             mover: Mover::new(Arc::clone(&loaded)),
             program,
             driver,
@@ -75,18 +118,12 @@ impl Device {
     }
 
     /// Launches one behind the other, with the operands at hand.
-    fn launch(&mut self, launches: &[ReadyLaunch]) -> Result<(), DriverError> {
+    fn launch(&mut self, launches: &[ReadyLaunch], stream: Stream) -> Result<(), DriverError> {
         for launch in launches {
             self.arguments.clear();
-            for argument in &launch.arguments {
-                self.arguments.push(match *argument {
-                    LaunchArgument::Pointer(number) => Argument::Pointer(self.pointers[number as usize]),
-                    LaunchArgument::Integer(number) => Argument::I64(self.integers[number as usize]),
-                    LaunchArgument::Scratch(byte) => Argument::Pointer(self.memory.scratch.offset(byte)),
-                    LaunchArgument::Constant(value) => Argument::I64(value),
-                });
-            }
-            self.driver.launch(launch.kernel, launch.shape, &self.arguments, self.stream)?;
+            let given = (&*self.pointers, &*self.integers, self.memory.scratch);
+            self.arguments.extend(launch.arguments.iter().map(|argument| argument_of(argument, given)));
+            self.driver.launch(launch.kernel, launch.shape, &self.arguments, stream)?;
         }
         Ok(())
     }
@@ -96,27 +133,31 @@ impl Device {
         copy: &BlockCopy,
         source: DevicePointer,
         target: DevicePointer,
+        stream: Stream,
     ) -> Result<(), DriverError> {
         if copy.rows * copy.columns * copy.block_bytes == 0 {
             return Ok(());
         }
         if copy.rows * copy.columns == 1 {
-            return self.driver.copy_on_device(target, source, copy.block_bytes as u64, self.stream);
+            return self.driver.copy_on_device(target, source, copy.block_bytes as u64, stream);
         }
         self.pointers.clear();
         self.pointers.extend([source, target]);
         let launches = self.mover.copy(copy)?;
-        self.launch(&launches)
+        self.recording.note(&launches, &self.pointers, None, &Point::default());
+        self.launch(&launches, stream)
     }
 
     fn fill(&mut self, target: DevicePointer, bytes: u64, pattern: &[u8]) -> Result<(), DriverError> {
         let Some(fill) = movement::pattern(pattern) else {
-            return self.driver.fill(target, pattern.first().copied().unwrap_or(0), bytes, self.stream);
+            let value = pattern.first().copied().unwrap_or(0);
+            return self.driver.fill(target, value, bytes, self.streams.compute);
         };
         self.pointers.clear();
         self.pointers.push(target);
         let launches = self.mover.fill(fill, bytes)?;
-        self.launch(&launches)
+        self.recording.note(&launches, &self.pointers, None, &Point::default());
+        self.launch(&launches, self.streams.compute)
     }
 }
 
@@ -158,11 +199,12 @@ impl Backend for Device {
                 }
                 self.integers.clear();
                 self.integers.extend(integers.iter().map(|integer| integer.at(point)));
-                self.launch(launches)?;
+                self.recording.note(launches, &self.pointers, Some(integers), point);
+                self.launch(launches, self.streams.compute)?;
             }
             DeviceOperation::Copy { copy, source, target } => {
                 let (source, target) = (self.pointer(source, point), self.pointer(target, point));
-                self.copy(copy, source, target)?;
+                self.copy(copy, source, target, self.streams.compute)?;
             }
             DeviceOperation::Fill { target, bytes, pattern, width } => {
                 let target = self.pointer(target, point);
@@ -177,8 +219,41 @@ impl Backend for Device {
         std::ptr::without_provenance_mut(self.memory.base(space).0 as usize)
     }
 
+    fn announce(&mut self, collective: u64) -> Result<(), Trouble> {
+        let flight = self.flights.of(self.rank, collective)?;
+        Ok(self.driver.record(flight.ready, self.streams.compute)?)
+    }
+
+    fn expect(&mut self, collective: u64, rank: usize) -> Result<(), Trouble> {
+        let flight = self.flights.of(rank, collective)?;
+        Ok(self.driver.wait(self.streams.movement, flight.ready)?)
+    }
+
+    fn conclude(&mut self, collective: u64) -> Result<(), Trouble> {
+        let flight = self.flights.of(self.rank, collective)?;
+        Ok(self.driver.record(flight.moved, self.streams.movement)?)
+    }
+
+    fn finish(&mut self, collective: u64, rank: usize) -> Result<(), Trouble> {
+        let flight = self.flights.of(rank, collective)?;
+        Ok(self.driver.wait(self.streams.compute, flight.moved)?)
+    }
+
+    fn begin_step(&mut self, numbers: StepNumbers) -> Result<StepStart, Trouble> {
+        let scratch = self.memory.scratch;
+        let arguments = |template: &[LaunchArgument], pointers: &[DevicePointer], integers: &[i64]| {
+            template.iter().map(|argument| argument_of(argument, (pointers, integers, scratch))).collect()
+        };
+        Ok(self.recording.begin(numbers, arguments)?)
+    }
+
+    fn end_recording(&mut self) -> Result<(), Trouble> {
+        Ok(self.recording.end()?)
+    }
+
     fn settle(&mut self) -> Result<(), Trouble> {
-        Ok(self.driver.synchronize(self.stream)?)
+        // Every collective's done has put its movements before this.
+        Ok(self.driver.synchronize(self.streams.compute)?)
     }
 
     unsafe fn copy_block(
@@ -189,7 +264,7 @@ impl Backend for Device {
         target: *mut u8,
     ) -> Result<(), Trouble> {
         let copy = block_copy(transfer, dtype.bytes());
-        Ok(self.copy(&copy, on_device(source), on_device(target))?)
+        Ok(self.copy(&copy, on_device(source), on_device(target), self.streams.movement)?)
     }
 
     unsafe fn reduce_block(
@@ -210,11 +285,12 @@ impl Backend for Device {
         self.pointers.extend(sources.iter().map(|&source| on_device(source)));
         self.pointers.extend(targets.iter().map(|&target| on_device(target)));
         let launches = self.mover.reduce(&spec)?;
-        Ok(self.launch(&launches)?)
+        self.recording.note(&launches, &self.pointers, None, &Point::default());
+        Ok(self.launch(&launches, self.streams.movement)?)
     }
 
     unsafe fn clear(&mut self, target: *mut u8, bytes: usize) -> Result<(), Trouble> {
-        Ok(self.driver.fill(on_device(target), 0, bytes as u64, self.stream)?)
+        Ok(self.driver.fill(on_device(target), 0, bytes as u64, self.streams.movement)?)
     }
 
     fn find_not_finite(
@@ -224,17 +300,30 @@ impl Backend for Device {
     ) -> Result<Option<(usize, f32)>, Trouble> {
         let mut bytes = vec![0; floats.bytes];
         let from = self.pointer(&floats.address, point);
-        self.driver.copy_to_host(&mut bytes, from, self.stream)?;
+        self.driver.copy_to_host(&mut bytes, from, self.streams.compute)?;
         Ok(find_float(floats.dtype, &bytes, Refused::NotFinite))
     }
 
     fn poison_arena(&mut self) -> Result<(), Trouble> {
         let arena = self.memory.base(Space::Arena);
-        Ok(self.driver.fill(arena, 0xff, self.program.arena_bytes, self.stream)?)
+        Ok(self.driver.fill(arena, 0xff, self.program.arena_bytes, self.streams.compute)?)
     }
 
     fn close(&self) {
         // A rank has no threads beside its own here.
+    }
+}
+
+/// A launch's argument, made of pointers, integers and where the scratch begins.
+fn argument_of(
+    argument: &LaunchArgument,
+    (pointers, integers, scratch): (&[DevicePointer], &[i64], DevicePointer),
+) -> Argument {
+    match *argument {
+        LaunchArgument::Pointer(number) => Argument::Pointer(pointers[number as usize]),
+        LaunchArgument::Integer(number) => Argument::I64(integers[number as usize]),
+        LaunchArgument::Scratch(byte) => Argument::Pointer(scratch.offset(byte)),
+        LaunchArgument::Constant(value) => Argument::I64(value),
     }
 }
 

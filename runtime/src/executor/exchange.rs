@@ -17,17 +17,27 @@ impl<B: Backend> Frame<B> {
             let (source, target) = (self.address(&tensor.source), self.address(&tensor.target));
             self.seats[collective.seat].offer(index, source, target);
         }
-        // What others read must be there before they are told so.
-        self.backend.settle()?;
+        // What others read must be there before they read it.
+        self.backend.announce(collective.number)?;
         let header = Header { collective: collective.number, digest: self.digest(collective) };
         let patience = Patience { health: &self.health, spin: self.spin, timeout: self.timeout };
         self.seats[collective.seat].meet(header, patience).map_err(refused)?;
+        for member in 0..self.seats[collective.seat].members() {
+            self.backend.expect(collective.number, self.seats[collective.seat].rank(member))?;
+        }
         for (index, tensor) in collective.tensors.iter().enumerate() {
             self.move_tensor(collective, index, tensor)?;
         }
-        self.backend.settle()?;
+        self.backend.conclude(collective.number)?;
         let patience = Patience { health: &self.health, spin: self.spin, timeout: self.timeout };
+        // Now each member's part is under way, so that whoever waits for it waits for this one.
         self.seats[collective.seat].part(patience).map_err(refused)
+    }
+
+    /// What the rank does from now on comes behind all that the members move in a collective.
+    pub(super) fn finish(&mut self, number: u64, seat: usize) -> Result<(), Trouble> {
+        let seat = &self.seats[seat];
+        (0..seat.members()).try_for_each(|member| self.backend.finish(number, seat.rank(member)))
     }
 
     fn address(&self, address: &Address) -> *mut u8 {

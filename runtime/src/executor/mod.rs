@@ -108,6 +108,17 @@ pub struct Point {
     pub numbers: StepNumbers,
 }
 
+/// How a step's work gets to the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepStart {
+    /// Instruction by instruction.
+    Perform,
+    /// So too, though it is only recorded.
+    Record,
+    /// It was recorded before, and is under way.
+    Replayed,
+}
+
 /// What holds a rank's memory and does its work. An address means what the backend says: in host memory, or in a device's,
 /// where it must not be followed here. The members of a group have backends of one kind.
 pub trait Backend: Send {
@@ -125,6 +136,42 @@ pub trait Backend: Send {
     /// # Errors
     /// What went wrong, or what went wrong before and shows now.
     fn perform(&mut self, operation: &Self::Operation, point: &Point) -> Result<(), Trouble>;
+
+    /// What this rank offers to a collective is there once all is done that was started so far. Called ahead of the meeting.
+    ///
+    /// # Errors
+    /// What went wrong, or what went wrong before and shows now.
+    fn announce(&mut self, collective: u64) -> Result<(), Trouble>;
+
+    /// The collective's movements, which are started next, come behind what a rank of this process has announced.
+    ///
+    /// # Errors
+    /// As above.
+    fn expect(&mut self, collective: u64, rank: usize) -> Result<(), Trouble>;
+
+    /// The movements of this rank in a collective are started. Called ahead of the parting.
+    ///
+    /// # Errors
+    /// As above.
+    fn conclude(&mut self, collective: u64) -> Result<(), Trouble>;
+
+    /// What the rank does by itself from now on comes behind a rank's movements in a collective.
+    ///
+    /// # Errors
+    /// As above.
+    fn finish(&mut self, collective: u64, rank: usize) -> Result<(), Trouble>;
+
+    /// A step begins: says whether its work has to be asked for, or is under way.
+    ///
+    /// # Errors
+    /// As above.
+    fn begin_step(&mut self, numbers: StepNumbers) -> Result<StepStart, Trouble>;
+
+    /// Ends the recording that [`StepStart::Record`] began, and starts what was recorded.
+    ///
+    /// # Errors
+    /// As above.
+    fn end_recording(&mut self) -> Result<(), Trouble>;
 
     /// Where a space begins.
     fn base(&self, space: Space) -> *mut u8;
@@ -264,11 +311,19 @@ impl<B: Backend> Executor<B> {
 
 impl<B: Backend> Frame<B> {
     fn step(&mut self, body: &[Linked<B::Operation>], poison: bool) -> Result<(), Interruption> {
-        let outside = |trouble| Interruption { location: LocationId(0), trouble };
+        // No instruction's place.
+        let outside = |trouble| Interruption { location: LocationId(u32::MAX), trouble };
         if poison {
             self.backend.poison_arena().map_err(outside)?;
         }
-        self.run(body)?;
+        match self.backend.begin_step(self.point.numbers).map_err(outside)? {
+            StepStart::Perform => self.run(body)?,
+            StepStart::Record => {
+                self.run(body)?;
+                self.backend.end_recording().map_err(outside)?;
+            }
+            StepStart::Replayed => {}
+        }
         self.backend.settle().map_err(outside)
     }
 
@@ -294,6 +349,10 @@ impl<B: Backend> Frame<B> {
             }
             self.operate(&instruction.operation).map_err(interrupted)?;
             if self.watch.finite {
+                if let LinkedOperation::Collective(collective) = &instruction.operation {
+                    // Its results are looked at, though nothing may use them yet.
+                    self.finish(collective.number, collective.seat).map_err(interrupted)?;
+                }
                 self.look_for_not_finite(&instruction.floats).map_err(interrupted)?;
             }
         }
@@ -316,8 +375,7 @@ impl<B: Backend> Frame<B> {
             LinkedOperation::Loop { .. } => Ok(()),
             LinkedOperation::Alone(operation) => self.backend.perform(operation, &self.point),
             LinkedOperation::Collective(collective) => self.exchange(collective),
-            // The exchange through shared memory has ended when its start returns.
-            LinkedOperation::Done => Ok(()),
+            &LinkedOperation::Done { number, seat } => self.finish(number, seat),
         }
     }
 }

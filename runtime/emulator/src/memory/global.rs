@@ -3,6 +3,7 @@
 use super::Fault;
 use super::POISON;
 use super::bits::Bits;
+use super::history::{History, StreamCheck, Touch, Touched};
 use crate::fault::{Access, FaultKind};
 use crate::ptx::Space;
 
@@ -14,23 +15,29 @@ pub(crate) enum Rule {
 }
 
 #[derive(Debug)]
-struct Allocation {
-    base: u64,
+pub(super) struct Allocation {
+    pub(super) base: u64,
     bytes: Vec<u8>,
     written: Bits,
     rule: Rule,
+    pub(super) history: History,
 }
 
 /// All allocations of a device.
 #[derive(Debug)]
 pub(crate) struct GlobalMemory {
     /// By address.
-    allocations: Vec<Allocation>,
+    pub(super) allocations: Vec<Allocation>,
     next: u64,
     capacity: u64,
     used: u64,
     /// The allocation of the last access: the next is likely there too.
     last: usize,
+    pub(super) check: StreamCheck,
+    /// Pages that the work at hand has touched.
+    pub(super) touched: Vec<Touched>,
+    /// Empty sets of bytes to be used again.
+    pub(super) spare: Vec<(Box<[u64; 64]>, Box<[u64; 64]>)>,
 }
 
 /// Alignment of every allocation.
@@ -40,8 +47,21 @@ const ALIGN: u64 = 512;
 const GAP: u64 = 1 << 16;
 
 impl GlobalMemory {
-    pub fn new(capacity: u64) -> GlobalMemory {
-        GlobalMemory { allocations: Vec::new(), next: 0x7f00_0000_0000, capacity, used: 0, last: 0 }
+    pub fn new(capacity: u64, check: StreamCheck) -> GlobalMemory {
+        GlobalMemory {
+            allocations: Vec::new(),
+            next: 0x7f00_0000_0000,
+            capacity,
+            used: 0,
+            last: 0,
+            check,
+            touched: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    pub fn capacity(&self) -> u64 {
+        self.capacity
     }
 
     pub fn free_bytes(&self) -> u64 {
@@ -58,7 +78,8 @@ impl GlobalMemory {
         self.next = (base + bytes + GAP).next_multiple_of(ALIGN);
         self.used += bytes;
         let (bytes, written) = (vec![POISON; length], Bits::none(length));
-        self.allocations.push(Allocation { base, bytes, written, rule });
+        let history = History::new(length, self.check);
+        self.allocations.push(Allocation { base, bytes, written, rule, history });
         Some(base)
     }
 
@@ -97,6 +118,7 @@ impl GlobalMemory {
         let Some((index, offset)) = self.locate(address, bytes) else {
             return Err(Box::new(FaultKind::OutOfBounds { space, access: Access::Read, address, bytes }));
         };
+        self.touch(index, offset, bytes, Touch::Read);
         let allocation = &self.allocations[index];
         if !allocation.written.all(offset, bytes) {
             return Err(Box::new(FaultKind::Uninitialised { space, address, bytes }));
@@ -105,19 +127,26 @@ impl GlobalMemory {
     }
 
     /// What lanes read that lie close together: the whole stretch, or nothing where it isn't in one allocation or a lane reads what was never
-    /// written. `offsets` has where each lane begins.
+    /// written. `offsets` has where each lane begins; `dense`, whether they leave no gap.
     pub fn read_span(
         &mut self,
         low: u64,
         length: usize,
         bytes: usize,
-        mut offsets: impl Iterator<Item = usize>,
+        dense: bool,
+        offsets: impl Iterator<Item = usize> + Clone,
     ) -> Option<&[u8]> {
         let (index, start) = self.locate(low, length)?;
-        let allocation = &self.allocations[index];
-        let written = &allocation.written;
-        let all = written.all(start, length) || offsets.all(|offset| written.all(start + offset, bytes));
-        all.then(|| &allocation.bytes[start..start + length])
+        let written = &self.allocations[index].written;
+        if !written.all(start, length) && !offsets.clone().all(|offset| written.all(start + offset, bytes)) {
+            return None;
+        }
+        if dense || length == bytes {
+            self.touch(index, start, length, Touch::Read);
+        } else {
+            offsets.for_each(|offset| self.touch(index, start + offset, bytes, Touch::Read));
+        }
+        Some(&self.allocations[index].bytes[start..start + length])
     }
 
     /// Where a kernel writes; the bytes count as written.
@@ -127,10 +156,11 @@ impl GlobalMemory {
             let access = Access::Write;
             return Err(Box::new(FaultKind::OutOfBounds { space: Space::Global, access, address, bytes }));
         };
-        let allocation = &mut self.allocations[index];
-        if allocation.rule == Rule::ReadOnly {
+        if self.allocations[index].rule == Rule::ReadOnly {
             return Err(Box::new(FaultKind::ReadOnly { address }));
         }
+        self.touch(index, offset, bytes, Touch::Write);
+        let allocation = &mut self.allocations[index];
         allocation.written.insert(offset, bytes);
         Ok(&mut allocation.bytes[offset..offset + bytes])
     }
@@ -143,6 +173,7 @@ impl GlobalMemory {
     /// Where the host writes, constants included; `None` out of bounds.
     pub fn host_write(&mut self, address: u64, bytes: usize) -> Option<&mut [u8]> {
         let (index, offset) = self.locate(address, bytes)?;
+        self.touch(index, offset, bytes, Touch::Write);
         let allocation = &mut self.allocations[index];
         allocation.written.insert(offset, bytes);
         Some(&mut allocation.bytes[offset..offset + bytes])
@@ -151,6 +182,7 @@ impl GlobalMemory {
     /// What the host reads, and the first byte in it that was never written; `None` out of bounds.
     pub fn host_read(&mut self, address: u64, bytes: usize) -> Option<(&[u8], Option<u64>)> {
         let (index, offset) = self.locate(address, bytes)?;
+        self.touch(index, offset, bytes, Touch::Read);
         let allocation = &self.allocations[index];
         let missing = if allocation.written.all(offset, bytes) {
             None
@@ -165,6 +197,8 @@ impl GlobalMemory {
     pub fn copy(&mut self, to: u64, from: u64, bytes: usize) -> bool {
         let Some((source, start)) = self.locate(from, bytes) else { return false };
         let Some((target, offset)) = self.locate(to, bytes) else { return false };
+        self.touch(source, start, bytes, Touch::Read);
+        self.touch(target, offset, bytes, Touch::Write);
         let data = self.allocations[source].bytes[start..start + bytes].to_vec();
         let whole = self.allocations[source].written.all(start, bytes);
         let missing: Vec<usize> = if whole {

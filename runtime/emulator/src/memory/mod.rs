@@ -2,11 +2,14 @@
 
 mod bits;
 mod global;
+mod history;
 mod local;
 mod race;
 mod shared;
 
 pub(crate) use global::{GlobalMemory, Rule};
+pub use history::StreamCheck;
+pub(crate) use history::{Author, Unordered};
 pub(crate) use local::LocalMemory;
 pub use shared::RaceCheck;
 pub(crate) use shared::SharedMemory;

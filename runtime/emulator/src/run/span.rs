@@ -67,7 +67,7 @@ impl Executor<'_> {
         let total = one * access.values.len();
         let offsets = each(mask).map(|lane| (addresses[lane] - span.low) as usize);
         let data = if space == Space::Global {
-            self.launch.global.read_span(span.low, span.length, total, offsets)
+            self.launch.global.read_span(span.low, span.length, total, span.row, offsets)
         } else {
             let lanes = each(mask).map(|lane| (lane as u32, (addresses[lane] - span.low) as usize));
             match self.shared.read_span(span.low, span.length, total, lanes) {
