@@ -132,7 +132,7 @@ impl Session {
         let ranks = program.mesh.ranks() as usize;
         let loaded = Arc::new(Loaded::new(Arc::clone(&driver), &program)?);
         let flights = Arc::new(Flights::new(Arc::clone(&driver), &program)?);
-        let memories = DeviceMemories::new(driver, &program)?;
+        let memories = DeviceMemories::new(driver, Arc::clone(&flights), &program)?;
         let graphs = options.graphs_of(ranks);
         let backend = |(rank, memory)| {
             let (program, loaded) = (Arc::clone(&program), Arc::clone(&loaded));

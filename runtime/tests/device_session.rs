@@ -9,7 +9,7 @@ use dtlc_emulator::{Emulator, EmulatorOptions};
 use dtlc_runtime::RuntimeError;
 use dtlc_runtime::program::device::*;
 use dtlc_runtime::program::*;
-use dtlc_runtime::session::{ArenaStart, Options, Session, Watch};
+use dtlc_runtime::session::{ArenaStart, Graphs, Options, Session, Watch};
 use dtlc_runtime::tensor::HostTensor;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,6 +106,70 @@ fn kernels_get_the_same_addresses_and_integers_as_on_the_cpu() {
     let expected = results(start(&program, options));
     let found = results(on_device(&program, options).expect("it starts"));
     assert_eq!(expected, found);
+}
+
+/// A program of one rank whose kernel takes the step, the seed and a loop's index, with a collective of its own.
+fn changing() -> Program {
+    let pointer = BufferRef::new(Space::Arena, 0, 64).moved(Variable::LoopIndex(0), 64);
+    let integer = Affine::constant(7)
+        .plus(Variable::Step, 10)
+        .plus(Variable::SeedLow, 100_000)
+        .plus(Variable::LoopIndex(0), 1000);
+    let (mut program, kernel) = storing(&[("dp", 1)], pointer, integer, 0);
+    let layout = words_of_ranks(&program, 48);
+    let source = output(&mut program, "out", layout.clone(), 0);
+    let target = output(&mut program, "moved", layout, 4096);
+    let kind = CollectiveKind::Permute(Permutation { sources: vec![0] });
+    let tensors = vec![CollectiveTensor { source, target, dtype: DType::F32, transfer: Transfer::whole(48) }];
+    let collective = Collective { flight: FlightId(0), kind, axes: vec![AxisId(0)], tensors };
+    let body = vec![at(1, kernel)];
+    program.instructions = with_dones(vec![
+        at(0, Operation::Loop(Loop { count: 3, order: LoopOrder::Forward, body })),
+        at(2, Operation::Collective(collective)),
+    ]);
+    program
+}
+
+#[test]
+fn a_step_as_a_graph_gives_the_same_bits() {
+    let program = changing();
+    let results = |graphs: Graphs| {
+        let device = Arc::new(Emulator::default());
+        let options = Options { graphs, ..Options::default() };
+        let mut session = Session::start_on(device.clone(), program.clone(), options).expect("it starts");
+        let mut found = Vec::new();
+        for step in 1..=5 {
+            session.step(step, 40 + step).expect("the step runs");
+            let outputs = session.program().outputs.iter();
+            found.extend(outputs.map(|output| session.output(output).expect("it can be read")));
+        }
+        (found, device.graph_launches())
+    };
+    let (expected, none) = results(Graphs::Never);
+    let (found, graphs) = results(Graphs::Record);
+    assert_eq!(expected, found);
+    assert_eq!((none, graphs), (0, 4), "all steps but the first are one graph");
+    let distinct: std::collections::BTreeSet<_> = expected.iter().map(|tensor| tensor.bytes.clone()).collect();
+    assert_eq!(distinct.len(), 5, "each step computes something else");
+}
+
+#[test]
+fn a_fault_in_a_graph_names_rank_and_kernel() {
+    // The kernel stores where its integer says: within the arena in three steps, and behind it in the fourth.
+    let pointer = BufferRef::new(Space::Arena, 0, 64);
+    let (mut program, kernel) =
+        storing(&[], pointer, Affine::constant(-8192 * 3).plus(Variable::Step, 8192 * 3), 0);
+    let device = program.device.as_mut().expect("there is code");
+    device.modules[0].ptx = STORE.replace("{skip}", "0").replace("st.global", "add.s64 %rd3, %rd3, %rd2;\n  st.global");
+    program.instructions = vec![at(1, kernel)];
+    let mut session = on_device(&program, Options::default()).expect("it starts");
+    for step in 1..=3 {
+        session.step(step, 0).expect("it stores within the arena");
+    }
+    let error = session.step(4, 0).expect_err("it stores too far").to_string();
+    for part in ["rank 0", "kernel `store`", "PTX line 15", "out of bounds"] {
+        assert!(error.contains(part), "no `{part}`: {error}");
+    }
 }
 
 #[test]

@@ -71,6 +71,7 @@ struct State {
     graphs: Vec<Option<Recording>>,
     labels: Labels,
     instructions: u64,
+    graph_launches: u64,
 }
 
 #[derive(Debug)]
@@ -100,6 +101,7 @@ impl Emulator {
             graphs: Vec::new(),
             labels: Labels::default(),
             instructions: 0,
+            graph_launches: 0,
         };
         Emulator { options, state: Mutex::new(state) }
     }
@@ -108,6 +110,12 @@ impl Emulator {
     #[must_use]
     pub fn instructions(&self) -> u64 {
         self.state().instructions
+    }
+
+    /// How many graphs were launched on it so far.
+    #[must_use]
+    pub fn graph_launches(&self) -> u64 {
+        self.state().graph_launches
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -2,8 +2,8 @@
 //! Owns the words both share (pointers, handles, launch shapes, arguments, errors) and no behaviour.
 //!
 //! Everything on one stream happens in the order it was asked for. Between streams only events order. A call that takes a
-//! stream may return before it is done, except that host memory is only borrowed for the call. What a stream is asked to do happens
-//! behind all that the host has waited for.
+//! stream may return before it is done, except that host memory is only borrowed for the call. What a thread asks for
+//! happens behind all that this thread has waited for; what one thread leaves to another needs an event, or a wait of both.
 
 use crate::fault::LaunchFault;
 use crate::ptx::PtxError;

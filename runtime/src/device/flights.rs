@@ -1,13 +1,14 @@
-//! The events that order ranks on one device: two for each rank and collective, known to all ranks.
+//! The events that order ranks on one device, and the ranks and their owner: known to all of them.
 //!
-//! A rank's *ready* is behind all that it did before a collective, its *moved* behind its movements in it. Ranks meet on the host
-//! between recording and waiting, so a wait is always for the collective's own run, in loops too.
+//! Two for each rank and collective: its *ready* is behind all that it did before the collective, its *moved* behind its movements in it. Ranks
+//! meet on the host between recording and waiting, so a wait is always for the collective's own run, in loops too. One for each rank
+//! behind its last step, which the owner waits for before it touches the rank's memory, and one behind what the owner did.
 
 use std::sync::Arc;
 
 use crate::error::{Result, RuntimeError};
 use crate::program::{Instruction, Operation, Program};
-use dtlc_emulator::{CudaDriver, Event};
+use dtlc_emulator::{CudaDriver, DriverError, Event};
 
 /// The events of one rank in one collective.
 #[derive(Clone, Copy, Debug)]
@@ -18,12 +19,17 @@ pub struct Flight {
     pub moved: Event,
 }
 
-/// The events of all ranks and collectives of a program; given back when they are dropped.
+/// The events of all ranks of a program; given back when they are dropped.
 pub struct Flights {
     driver: Arc<dyn CudaDriver>,
     collectives: usize,
     /// By rank, then by collective.
     flights: Vec<Flight>,
+    /// Behind the last step of each rank.
+    pub stepped: Vec<Event>,
+    /// Behind what the owner of the ranks did to their memory.
+    pub settled: Event,
+    made: Vec<Event>,
 }
 
 impl Flights {
@@ -33,32 +39,43 @@ impl Flights {
     /// What the device says.
     pub fn new(driver: Arc<dyn CudaDriver>, program: &Program) -> Result<Self> {
         let collectives = count(&program.instructions);
-        let mut made = Self { driver, collectives, flights: Vec::new() };
-        for _ in 0..program.mesh.ranks() as usize * collectives {
-            let event = || made.driver.create_event();
-            let flight = event().and_then(|ready| Ok(Flight { ready, moved: event()? }));
-            let flight = flight.map_err(|error| RuntimeError::of_device("the events of a collective", &error));
-            made.flights.push(flight?);
+        let ranks = program.mesh.ranks() as usize;
+        let settled = driver.create_event().map_err(|error| RuntimeError::of_device("an event", &error))?;
+        let (flights, stepped, made) = (Vec::new(), Vec::new(), vec![settled]);
+        let mut all = Self { driver, collectives, flights, stepped, settled, made };
+        for _ in 0..ranks * collectives {
+            let flight = Flight { ready: all.event()?, moved: all.event()? };
+            all.flights.push(flight);
         }
-        Ok(made)
+        for _ in 0..ranks {
+            let event = all.event()?;
+            all.stepped.push(event);
+        }
+        Ok(all)
+    }
+
+    fn event(&mut self) -> Result<Event> {
+        let event = self.driver.create_event();
+        let event = event.map_err(|error| RuntimeError::of_device("the events of a rank", &error))?;
+        self.made.push(event);
+        Ok(event)
     }
 
     /// The events of a rank in a collective, by its number in the program.
     ///
     /// # Errors
     /// There is none: a bug.
-    pub fn of(&self, rank: usize, collective: u64) -> std::result::Result<Flight, dtlc_emulator::DriverError> {
+    pub fn of(&self, rank: usize, collective: u64) -> std::result::Result<Flight, DriverError> {
         let flight = self.flights.get(rank * self.collectives + collective as usize).copied();
-        flight.ok_or(dtlc_emulator::DriverError::BadHandle("collective"))
+        flight.ok_or(DriverError::BadHandle("collective"))
     }
 }
 
 impl Drop for Flights {
     fn drop(&mut self) {
-        for flight in &self.flights {
+        for &event in &self.made {
             // A device that is broken was reported when it broke.
-            let _ = self.driver.destroy_event(flight.ready);
-            let _ = self.driver.destroy_event(flight.moved);
+            let _ = self.driver.destroy_event(event);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::flights::Flights;
 use crate::error::{Result, RuntimeError};
 use crate::program::{Program, Space};
 use dtlc_emulator::{CudaDriver, DevicePointer, DriverError, Stream};
@@ -30,6 +31,7 @@ impl DeviceMemory {
 /// The memory of all ranks of a program on one device; given back when it is dropped.
 pub struct DeviceMemories {
     driver: Arc<dyn CudaDriver>,
+    flights: Arc<Flights>,
     ranks: Vec<DeviceMemory>,
     allocated: Vec<DevicePointer>,
 }
@@ -40,8 +42,8 @@ impl DeviceMemories {
     ///
     /// # Errors
     /// The device has no room.
-    pub fn new(driver: Arc<dyn CudaDriver>, program: &Program) -> Result<Self> {
-        let mut memories = Self { driver, ranks: Vec::new(), allocated: Vec::new() };
+    pub fn new(driver: Arc<dyn CudaDriver>, flights: Arc<Flights>, program: &Program) -> Result<Self> {
+        let mut memories = Self { driver, flights, ranks: Vec::new(), allocated: Vec::new() };
         let scratch_bytes = program.device.as_ref().map_or(0, |device| device.scratch_bytes());
         for _ in 0..program.mesh.ranks() {
             let state = memories.allocate(program.state_bytes, "parameters and optimizer state")?;
@@ -69,7 +71,7 @@ impl DeviceMemories {
     /// What the device says.
     pub fn write(&mut self, rank: usize, space: Space, offset: u64, bytes: &[u8]) -> Result<()> {
         let to = self.ranks[rank].base(space).offset(offset);
-        let copied = self.driver.copy_to_device(to, bytes, Stream::DEFAULT);
+        let copied = self.follow(rank).and_then(|()| self.driver.copy_to_device(to, bytes, Stream::DEFAULT));
         copied.map_err(|error| RuntimeError::of_device(&format!("memory of rank {rank}"), &error))
     }
 
@@ -79,7 +81,9 @@ impl DeviceMemories {
     /// What the device says.
     pub fn read(&self, rank: usize, space: Space, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let from = self.ranks[rank].base(space).offset(offset);
-        let copied = self.driver.copy_to_host(bytes, from, Stream::DEFAULT);
+        let copied = self.follow(rank).and_then(|()| self.driver.copy_to_host(bytes, from, Stream::DEFAULT));
+        // A step may write over it behind this.
+        let copied = copied.and_then(|()| self.driver.record(self.flights.settled, Stream::DEFAULT));
         copied.map_err(|error| RuntimeError::of_device(&format!("memory of rank {rank}"), &error))
     }
 
@@ -88,8 +92,14 @@ impl DeviceMemories {
     /// # Errors
     /// What the device says.
     pub fn settle(&self) -> Result<()> {
-        let settled = self.driver.synchronize(Stream::DEFAULT);
+        let recorded = self.driver.record(self.flights.settled, Stream::DEFAULT);
+        let settled = recorded.and_then(|()| self.driver.synchronize(Stream::DEFAULT));
         settled.map_err(|error| RuntimeError::of_device("memory of the ranks", &error))
+    }
+
+    /// What is copied next comes behind the rank's last step.
+    fn follow(&self, rank: usize) -> std::result::Result<(), DriverError> {
+        self.driver.wait(Stream::DEFAULT, self.flights.stepped[rank])
     }
 
     fn allocate(&mut self, bytes: u64, what: &str) -> Result<DevicePointer> {

@@ -240,6 +240,8 @@ impl Backend for Device {
     }
 
     fn begin_step(&mut self, numbers: StepNumbers) -> Result<StepStart, Trouble> {
+        // What the owner of the ranks has written meanwhile.
+        self.driver.wait(self.streams.compute, self.flights.settled)?;
         let scratch = self.memory.scratch;
         let arguments = |template: &[LaunchArgument], pointers: &[DevicePointer], integers: &[i64]| {
             template.iter().map(|argument| argument_of(argument, (pointers, integers, scratch))).collect()
@@ -253,6 +255,7 @@ impl Backend for Device {
 
     fn settle(&mut self) -> Result<(), Trouble> {
         // Every collective's done has put its movements before this.
+        self.driver.record(self.flights.stepped[self.rank], self.streams.compute)?;
         Ok(self.driver.synchronize(self.streams.compute)?)
     }
 

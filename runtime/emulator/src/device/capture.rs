@@ -197,6 +197,7 @@ impl State {
         self.not_captured("the launch of a graph", stream)?;
         let slot = self.graphs.get_mut(graph.0 as usize).ok_or(DriverError::BadHandle("graph"))?;
         let recording = slot.take().ok_or(DriverError::BadHandle("graph"))?;
+        self.graph_launches += 1;
         let done = self.replay(options, &recording, stream);
         self.graphs[graph.0 as usize] = Some(recording);
         done

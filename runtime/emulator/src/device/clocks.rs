@@ -1,9 +1,12 @@
 //! What comes before what on a device: a clock for each stream, moved on by what it is asked to do, joined by events and by the
 //! host's waits.
 //!
-//! The threads of the host count as one: what one of them has waited for comes before whatever any of them asks for next.
+//! Each thread of the host counts for itself: what it has waited for comes before whatever it asks for next, and before nothing that another
+//! thread asks for, since nothing here sees how threads agree. Work that one thread leaves to another needs an event.
 
 use crate::driver::{DriverError, Event, Stream};
+use std::collections::HashMap;
+use std::thread::ThreadId;
 use std::time::Instant;
 
 /// For each stream, up to which of its times all is done.
@@ -61,14 +64,15 @@ pub(super) enum Recorded {
 pub(super) struct Clocks {
     streams: Vec<(StreamState, Clock)>,
     events: Vec<EventState>,
-    /// What the host has waited for.
-    host: Clock,
+    /// What each thread of the host has waited for.
+    hosts: HashMap<ThreadId, Clock>,
 }
 
 impl Clocks {
     /// With [`Stream::DEFAULT`] alone.
     pub fn new() -> Clocks {
-        Clocks { streams: vec![(StreamState::Open, Clock::new())], events: Vec::new(), host: Clock::new() }
+        let default = (StreamState::Open, Clock::new());
+        Clocks { streams: vec![default], events: Vec::new(), hosts: HashMap::new() }
     }
 
     pub fn create_stream(&mut self) -> Stream {
@@ -91,7 +95,7 @@ impl Clocks {
         }
     }
 
-    /// Gives a stream back, which the host waits for.
+    /// Gives a stream back, which the calling thread waits for.
     pub fn destroy_stream(&mut self, stream: Stream) -> Result<(), DriverError> {
         if stream == Stream::DEFAULT {
             return Err(DriverError::BadHandle("stream that can be given back"));
@@ -142,22 +146,25 @@ impl Clocks {
     }
 
     /// The next piece of work of a stream: its time, and what comes before it.
-    pub fn advance(&mut self, stream: Stream) -> (u64, Clock, Clock) {
+    pub fn advance(&mut self, stream: Stream) -> (u64, Clock) {
         let number = stream.0 as usize;
-        let host = self.host.clone();
         let clock = &mut self.streams[number].1;
-        join(clock, &host);
+        if let Some(host) = self.hosts.get(&std::thread::current().id()) {
+            join(clock, host);
+        }
         if clock.len() <= number {
             clock.resize(number + 1, 0);
         }
         clock[number] += 1;
-        (clock[number], clock.clone(), host)
+        (clock[number], clock.clone())
     }
 
     /// A stream's point behind all that it was asked for.
     pub fn mark(&self, stream: Stream) -> Mark {
         let mut clock = self.streams[stream.0 as usize].1.clone();
-        join(&mut clock, &self.host);
+        if let Some(host) = self.hosts.get(&std::thread::current().id()) {
+            join(&mut clock, host);
+        }
         Mark { clock, at: Instant::now() }
     }
 
@@ -166,16 +173,17 @@ impl Clocks {
         join(&mut self.streams[stream.0 as usize].1, &mark.clock);
     }
 
-    /// The host waits for all that a stream was asked for.
+    /// The calling thread waits for all that a stream was asked for.
     pub fn wait_for(&mut self, stream: Stream) {
-        let clock = self.streams[stream.0 as usize].1.clone();
-        join(&mut self.host, &clock);
+        let host = self.hosts.entry(std::thread::current().id()).or_default();
+        join(host, &self.streams[stream.0 as usize].1);
     }
 
-    /// The host waits for all that the device was asked for.
+    /// The calling thread waits for all that the device was asked for.
     pub fn wait_for_all(&mut self) {
+        let host = self.hosts.entry(std::thread::current().id()).or_default();
         for (_, clock) in &self.streams {
-            join(&mut self.host, clock);
+            join(host, clock);
         }
     }
 }

@@ -127,9 +127,9 @@ impl State {
 
     /// The work at hand has touched all that it does: nothing that isn't ordered may touch the same.
     pub fn settle(&mut self, what: &str, stream: Stream) -> Result<(), DriverError> {
-        let (time, clock, host) = self.clocks.advance(stream);
+        let (time, clock) = self.clocks.advance(stream);
         let label = self.labels.number(what);
-        let author = Author { stream: stream.0 as usize, time, label, clock: &clock, host: &host };
+        let author = Author { stream: stream.0 as usize, time, label, clock: &clock };
         self.memory.settle(&author).map_err(|unordered| race(&self.labels, what, stream, unordered))
     }
 }

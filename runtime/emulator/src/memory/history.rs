@@ -32,8 +32,6 @@ pub(crate) struct Author<'a> {
     pub label: usize,
     /// For each stream, up to which time its work is done before this.
     pub clock: &'a [u64],
-    /// For each stream, up to which time the host has waited for it: before all that comes.
-    pub host: &'a [u64],
 }
 
 /// Two accesses that nothing orders: the later is the author's.
@@ -150,10 +148,7 @@ impl GlobalMemory {
             for past in past.iter_mut().filter(|past| past.is_before(author)) {
                 past.yield_to(&touched);
             }
-            past.retain(|past| {
-                let waited_for = author.host.get(past.stream).is_some_and(|time| *time >= past.time);
-                !waited_for && (past.reads.is_some() || past.writes.is_some())
-            });
+            past.retain(|past| past.reads.is_some() || past.writes.is_some());
             let set = |set: &Set| set.iter().any(|word| *word != 0).then(|| Box::new(*set));
             past.push(Past {
                 stream: author.stream,
