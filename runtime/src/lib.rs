@@ -9,6 +9,7 @@ mod device;
 pub mod error;
 mod executor;
 pub mod files;
+pub mod gpu;
 mod health;
 mod link;
 pub mod program;

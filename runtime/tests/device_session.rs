@@ -149,7 +149,8 @@ fn a_step_as_a_graph_gives_the_same_bits() {
     let (found, graphs) = results(Graphs::Record);
     assert_eq!(expected, found);
     assert_eq!((none, graphs), (0, 4), "all steps but the first are one graph");
-    let distinct: std::collections::BTreeSet<_> = expected.iter().map(|tensor| tensor.bytes.clone()).collect();
+    let distinct: std::collections::BTreeSet<_> =
+        expected.iter().map(|tensor| tensor.bytes.clone()).collect();
     assert_eq!(distinct.len(), 5, "each step computes something else");
 }
 
@@ -160,7 +161,8 @@ fn a_fault_in_a_graph_names_rank_and_kernel() {
     let (mut program, kernel) =
         storing(&[], pointer, Affine::constant(-8192 * 3).plus(Variable::Step, 8192 * 3), 0);
     let device = program.device.as_mut().expect("there is code");
-    device.modules[0].ptx = STORE.replace("{skip}", "0").replace("st.global", "add.s64 %rd3, %rd3, %rd2;\n  st.global");
+    device.modules[0].ptx =
+        STORE.replace("{skip}", "0").replace("st.global", "add.s64 %rd3, %rd3, %rd2;\n  st.global");
     program.instructions = vec![at(1, kernel)];
     let mut session = on_device(&program, Options::default()).expect("it starts");
     for step in 1..=3 {

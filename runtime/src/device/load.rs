@@ -40,8 +40,13 @@ impl Loaded {
         let fault = |error: DriverError| RuntimeError::of_device("the program's code", &error);
         let (major, minor) = driver.capability();
         let fits = |cubin: &&Cubin| cubin.capability == [major, minor];
-        let mut loaded =
-            Self { driver, modules: Vec::new(), functions: Vec::new(), names: HashMap::new(), calls: Vec::new() };
+        let mut loaded = Self {
+            driver,
+            modules: Vec::new(),
+            functions: Vec::new(),
+            names: HashMap::new(),
+            calls: Vec::new(),
+        };
         for module in &section.modules {
             let cubin = module.cubins.iter().find(fits).map_or(&[][..], |cubin| &cubin.bytes);
             let image = ModuleImage { name: &module.name, ptx: &module.ptx, cubin };

@@ -83,7 +83,8 @@ impl Recording {
             State::Ready(graph) => {
                 for launch in &self.changing {
                     let point = Point { numbers, ..launch.point };
-                    let integers: Vec<i64> = launch.integers.iter().map(|integer| integer.at(&point)).collect();
+                    let integers: Vec<i64> =
+                        launch.integers.iter().map(|integer| integer.at(&point)).collect();
                     let template = &launch.launches[launch.position].arguments;
                     let arguments = arguments(template, &launch.pointers, &integers);
                     self.driver.set_arguments(graph, launch.number, &arguments)?;
@@ -111,7 +112,9 @@ impl Recording {
             let Some(integers) = integers else { continue };
             let changes = |argument: &LaunchArgument| match argument {
                 LaunchArgument::Integer(at) => integers[*at as usize].depends_on_step(),
-                LaunchArgument::Pointer(_) | LaunchArgument::Scratch(_) | LaunchArgument::Constant(_) => false,
+                LaunchArgument::Pointer(_) | LaunchArgument::Scratch(_) | LaunchArgument::Constant(_) => {
+                    false
+                }
             };
             if launch.arguments.iter().any(changes) {
                 self.changing.push(Changing {

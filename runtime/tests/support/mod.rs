@@ -1,6 +1,8 @@
 //! Programs put together by hand, for the tests of the runtime.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod libraries;
+
 use dtlc_runtime::program::*;
 use dtlc_runtime::session::{Options, Session};
 

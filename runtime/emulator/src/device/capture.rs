@@ -98,7 +98,8 @@ impl State {
     pub fn end_capture(&mut self, stream: Stream) -> Result<Graph, DriverError> {
         self.clocks.known(stream)?;
         let at = self.captures.iter().position(|capture| capture.origin == stream);
-        let at = at.ok_or_else(|| DriverError::Capture(format!("no capture began on stream {}", stream.0)))?;
+        let at =
+            at.ok_or_else(|| DriverError::Capture(format!("no capture began on stream {}", stream.0)))?;
         let capture = self.captures.remove(at);
         self.clocks.forget_capture(capture.id);
         if let Some(reason) = capture.broken {
@@ -109,10 +110,8 @@ impl State {
             return Err(DriverError::Capture(reason));
         }
         // Each branch gets a stream of the graph's own.
-        let lanes: HashMap<Stream, Stream> = capture.streams[1..]
-            .iter()
-            .map(|branch| (*branch, self.clocks.create_hidden()))
-            .collect();
+        let lanes: HashMap<Stream, Stream> =
+            capture.streams[1..].iter().map(|branch| (*branch, self.clocks.create_hidden())).collect();
         let lane = |stream: Stream| lanes.get(&stream).copied().unwrap_or(stream);
         let steps = capture.steps.into_iter().map(|(stream, step)| (lane(stream), step)).collect();
         self.graphs.push(Some(Recording { origin: stream, steps }));

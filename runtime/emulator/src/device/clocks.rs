@@ -91,7 +91,9 @@ impl Clocks {
     pub fn known(&self, stream: Stream) -> Result<usize, DriverError> {
         match self.streams.get(stream.0 as usize) {
             Some((StreamState::Open, _)) => Ok(stream.0 as usize),
-            Some((StreamState::Hidden | StreamState::Gone, _)) | None => Err(DriverError::BadHandle("stream")),
+            Some((StreamState::Hidden | StreamState::Gone, _)) | None => {
+                Err(DriverError::BadHandle("stream"))
+            }
         }
     }
 
