@@ -6,22 +6,11 @@ use dtlc_codegen::assemble::Assembled;
 use dtlc_codegen::cuda::nvrtc::{Architecture, Cache, Nvrtc, NvrtcError, Search};
 use dtlc_codegen::device::{DeviceCodeError, add_device_code};
 use dtlc_emulator::{CudaDriver, Emulator};
+use dtlc_runtime::gpu::{Gpu, Ordinal, Search as DriverSearch};
 use dtlc_runtime::program::Program;
 use dtlc_runtime::session::{Options, Session};
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// The library that every NVIDIA driver brings.
-const DRIVER_LIBRARY: &str = "libcuda.so.1";
-/// Where systems and containers put it.
-const DRIVER_FOLDERS: [&str; 6] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/cuda/compat",
-    "/usr/lib/wsl/lib",
-];
 
 /// What a program has code for.
 pub enum Target {
@@ -70,31 +59,49 @@ pub enum Processor {
     /// On this machine's processor.
     Cpu,
     /// On a device.
-    Device(Arc<dyn CudaDriver>),
+    Device {
+        /// The device.
+        driver: Arc<dyn CudaDriver>,
+        /// What to compile machine code for, beside PTX.
+        architectures: Vec<Architecture>,
+    },
 }
 
 impl Processor {
     /// Opens what the command line names.
     ///
     /// # Errors
-    /// A driver is missing: the message says what was looked for, where, and how to get it.
+    /// A driver or a GPU is missing: the message says what was looked for, where, and how to get it.
     pub fn open(device: Device) -> Result<Self, Failure> {
         match device {
             Device::Cpu => Ok(Self::Cpu),
-            Device::Emu => Ok(Self::Device(Arc::new(Emulator::default()))),
-            Device::Cuda => Err(without_driver()),
+            Device::Emu => {
+                Ok(Self::Device { driver: Arc::new(Emulator::default()), architectures: Vec::new() })
+            }
+            Device::Cuda => {
+                let ordinal = ordinal(|name| std::env::var(name).ok());
+                let gpu = Gpu::open(&DriverSearch::of_environment(None), ordinal);
+                let instead = "`--device emu` runs the same kernels without a GPU";
+                let gpu = gpu.map_err(|error| Failure::from(error).with_note(instead))?;
+                let (major, minor) = gpu.capability();
+                let is_its = |it: &Architecture| it.capability() == [major, minor];
+                let architectures = Architecture::ALL.into_iter().filter(is_its).collect();
+                Ok(Self::Device { driver: Arc::new(gpu), architectures })
+            }
         }
     }
 
-    /// What a program needs to run here.
+    /// What programs need to run here. Asked for before anything is compiled, so that what is missing shows at once.
     ///
     /// # Errors
     /// NVRTC is missing.
     pub fn target(&self) -> Result<Target, Failure> {
-        let instead = "an emulated device runs what NVRTC compiles; `--device cpu` needs neither";
+        let instead = "a device runs what NVRTC compiles; `--device cpu` needs neither";
         match self {
             Self::Cpu => Ok(Target::Cpu),
-            Self::Device(_) => Target::cuda(&[]).map_err(|failure| failure.with_note(instead)),
+            Self::Device { architectures, driver: _ } => {
+                Target::cuda(architectures).map_err(|failure| failure.with_note(instead))
+            }
         }
     }
 
@@ -105,7 +112,7 @@ impl Processor {
     pub fn start(&self, program: Program, options: Options) -> Result<Session, Failure> {
         Ok(match self {
             Self::Cpu => Session::start(program, options)?,
-            Self::Device(driver) => Session::start_on(Arc::clone(driver), program, options)?,
+            Self::Device { driver, .. } => Session::start_on(Arc::clone(driver), program, options)?,
         })
     }
 }
@@ -128,23 +135,32 @@ fn cache() -> Option<Cache> {
     Some(Cache::new(caches.join("dtlc").join("nvrtc")))
 }
 
-/// Says whether there is a driver, and what to do about it.
-fn without_driver() -> Failure {
-    let named = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let named = std::env::split_paths(&named).filter(|folder| !folder.as_os_str().is_empty());
-    let folders: Vec<PathBuf> = named.chain(DRIVER_FOLDERS.map(PathBuf::from)).collect();
-    if let Some(folder) = folders.iter().find(|folder| folder.join(DRIVER_LIBRARY).exists()) {
-        let found = folder.join(DRIVER_LIBRARY);
-        return Failure::Usage(format!(
-            "`--device cuda` is not there yet, though there is a driver ({}); `--device emu` runs the same kernels on an \
-             emulated device",
-            found.display()
-        ));
+/// Which GPU a process takes: the first, or what a launcher that started several on this host tells each.
+fn ordinal(variable: impl Fn(&str) -> Option<String>) -> Ordinal {
+    let is_step = variable("SLURM_STEP_ID").is_some();
+    let slurm = if is_step { variable("SLURM_LOCALID") } else { None };
+    let told =
+        ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"].into_iter().find_map(&variable);
+    let told = told.or(slurm).and_then(|told| told.trim().parse().ok());
+    told.map_or(Ordinal::Exactly(0), Ordinal::OfProcess)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ordinal;
+    use dtlc_runtime::gpu::Ordinal;
+
+    #[test]
+    fn a_launcher_s_local_rank_chooses_the_gpu() {
+        let told = |pairs: &'static [(&str, &str)]| {
+            ordinal(|name| {
+                pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(told(&[]), Ordinal::Exactly(0));
+        assert_eq!(told(&[("LOCAL_RANK", "3")]), Ordinal::OfProcess(3));
+        assert_eq!(told(&[("OMPI_COMM_WORLD_LOCAL_RANK", "2")]), Ordinal::OfProcess(2));
+        assert_eq!(told(&[("SLURM_LOCALID", "5")]), Ordinal::Exactly(0));
+        assert_eq!(told(&[("SLURM_LOCALID", "5"), ("SLURM_STEP_ID", "0")]), Ordinal::OfProcess(5));
     }
-    let list: String = folders.iter().map(|folder| format!("\n  {}", folder.display())).collect();
-    Failure::Fault(format!(
-        "there is no NVIDIA driver: {DRIVER_LIBRARY} was not found; looked in:{list}\n\
-         it comes with the GPU's driver, 580 or later, and not with the toolkit; in a container the host's is passed in \
-         (`--gpus all`)\n`--device emu` runs the same kernels without a GPU"
-    ))
 }

@@ -19,10 +19,10 @@ use dtlc_runtime::session::{Options, Session, Watch};
 pub fn start(
     compiled: &Compiled,
     mode: Mode,
-    processor: &Processor,
+    (processor, target): (&Processor, &Target),
     watch: Watch,
 ) -> Result<Session, Failure> {
-    launch(&artifact(compiled, mode, &processor.target()?)?, processor, watch)
+    launch(&artifact(compiled, mode, target)?, processor, watch)
 }
 
 /// Compiles a program to its artifact, with code for a target.
@@ -50,11 +50,11 @@ pub fn start_parts(
     model: &Model,
     plan: Option<&Plan>,
     mode: Mode,
-    processor: &Processor,
+    (processor, target): (&Processor, &Target),
 ) -> Result<Session, Failure> {
     let compilation = compile_parts(sources, model, plan, mode, Stage::Program)
         .map_err(|trouble| trouble.into_failure(sources))?;
-    launch(&bytes_of(compilation, &processor.target()?)?, processor, Watch::default())
+    launch(&bytes_of(compilation, target)?, processor, Watch::default())
 }
 
 fn bytes_of(compilation: Compilation, target: &Target) -> Result<Vec<u8>, Failure> {

@@ -90,7 +90,7 @@ pub fn file(kernels: &[CudaKernel], places: Places) -> String {
     for kernel in kernels {
         text.push('\n');
         if places == Places::Directives {
-            text.push_str(&format!("#line 1 \"{}\"\n", kernel.name));
+            text.push_str(&text::line_directive(1, &kernel.name));
         }
         text.push_str(&kernel.text.print(places));
     }

@@ -12,6 +12,14 @@ pub enum Places {
     Directives,
 }
 
+/// Says that the next line is this one of a file. NVRTC would put the working directory before a relative name, so that code would depend on
+/// where it was compiled: behind `/./`, which an emulator takes off again, a name stays as it is.
+pub(super) fn line_directive(number: u32, file: &str) -> String {
+    let root = if file.starts_with('/') { "" } else { "/./" };
+    let file = file.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("#line {number} \"{root}{file}\"\n")
+}
+
 /// The lines of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text {
@@ -70,9 +78,7 @@ impl Text {
         for line in &self.lines {
             place = line.place.as_ref().or(place);
             if let Some((file, number)) = place {
-                let file = file.replace('\\', "\\\\").replace('"', "\\\"");
-                // Writing to a string does not fail.
-                let _ = writeln!(text, "#line {number} \"{file}\"");
+                text.push_str(&line_directive(*number, file));
             }
             text.push_str(&line.text);
             text.push('\n');

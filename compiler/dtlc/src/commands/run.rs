@@ -25,6 +25,7 @@ use std::path::Path;
 /// The model, the plan or the data is at fault, or the run fails.
 pub fn run(arguments: &Run, output: &Output) -> Result<(), Failure> {
     let processor = Processor::open(arguments.device)?;
+    let target = processor.target()?;
     let inputs = read_all(&arguments.inputs)?;
     let source = SourceText::read(&arguments.source.file)?;
     let mut options = options(&arguments.source.choice);
@@ -39,7 +40,7 @@ pub fn run(arguments: &Run, output: &Output) -> Result<(), Failure> {
         Some(WithRespectTo::Params) => Mode::Gradients,
     };
     refuse_values(&compiled, &inputs, &arguments.inputs)?;
-    let mut session = machine::start(&compiled, mode, &processor, watch(arguments.check_finite))?;
+    let mut session = machine::start(&compiled, mode, (&processor, &target), watch(arguments.check_finite))?;
     session.initialise(arguments.seed)?;
     if !arguments.weights.is_empty() {
         load_weights(&mut session, &arguments.weights)?;

@@ -30,11 +30,12 @@ const DEFAULT_SEED: u64 = 1;
 /// The model, the plan or the data is at fault, a step fails, or Ctrl-C.
 pub fn run(arguments: &Train, output: &Output) -> Result<(), Failure> {
     let processor = Processor::open(arguments.device)?;
+    let target = processor.target()?;
     let compiled = load(&arguments.source)?;
     require_optimizer(&compiled)?;
     let bounds = machine::bounds(&compiled)?;
-    let session =
-        || machine::start(&compiled, Mode::Train, &processor, watch(arguments.training.check_finite));
+    let watch = watch(arguments.training.check_finite);
+    let session = || machine::start(&compiled, Mode::Train, (&processor, &target), watch);
     train_with(session, bounds, &arguments.training, output)
 }
 

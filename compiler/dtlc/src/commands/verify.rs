@@ -17,11 +17,12 @@ use serde_json::json;
 /// The file is at fault, a run fails, or the difference is larger than rounding explains.
 pub fn run(arguments: &Verify, output: &Output) -> Result<(), Failure> {
     let processor = Processor::open(arguments.device)?;
+    let target = processor.target()?;
     let source = SourceText::read(&arguments.source.file)?;
     let options = options(&arguments.source.choice);
     let compiled = source.compile(&options)?;
     let (compiled, changes) = shrunk(&source, &options, compiled)?;
-    let found = compare(&compiled, &processor, arguments.seed)?;
+    let found = compare(&compiled, (&processor, &target), arguments.seed)?;
     show(&found, &changes, output)?;
     if found.ranks == 1 {
         output.note("there is one rank, so the program was compared with itself: choose a plan with a mesh");

@@ -5,7 +5,7 @@
 pub mod random;
 pub mod shrink;
 
-use crate::device::Processor;
+use crate::device::{Processor, Target};
 use crate::failure::Failure;
 use crate::machine::{index_bounds, start_parts};
 use crate::pipeline::{Mode, Stage, compile_parts};
@@ -44,7 +44,11 @@ pub struct Differences {
 ///
 /// # Errors
 /// The model or the plan is at fault, or a run fails.
-pub fn compare(compiled: &Compiled, processor: &Processor, seed: u64) -> Result<Differences, Failure> {
+pub fn compare(
+    compiled: &Compiled,
+    processor: (&Processor, &Target),
+    seed: u64,
+) -> Result<Differences, Failure> {
     let plan = compiled.plan.clone().unwrap_or_else(|| without_placement(compiled));
     let many = Plan { optimizer: Some(sgd(plan.span, plan.optimizer.as_ref())), ..plan };
     let one = alone(&many);

@@ -133,6 +133,8 @@ impl<'a> Parser<'a> {
     fn file(&mut self, module: &mut Module) -> Parsed<()> {
         let number = self.small()?;
         let Token::Text(name) = self.next()? else { return self.fail("`.file` wants a name") };
+        // Relative names are compiled behind this, so that they don't depend on a working directory.
+        let name = name.strip_prefix("/./").unwrap_or(name);
         module.files.insert(number, name.to_owned());
         while self.takes(b',') {
             self.integer()?;

@@ -12,7 +12,7 @@ pub struct Cache {
 }
 
 /// Changes when the form of a kept file does.
-const FORM: &str = "dtlc nvrtc cache 1";
+const FORM: &str = "dtlc nvrtc cache 2";
 
 /// The name of what these make.
 pub(super) fn key(version: (i32, i32), options: &[String], source: &str) -> String {

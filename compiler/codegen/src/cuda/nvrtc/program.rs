@@ -19,7 +19,8 @@ pub(super) fn compile(job: Job<'_>, options: &[String]) -> Result<Binary, NvrtcE
         what: "take the source",
         message: "it holds a character 0".to_owned(),
     })?;
-    let program = result::create_program(&source, Some(c"kernels.cu"))
+    // An absolute name, or the working directory would be in what is compiled.
+    let program = result::create_program(&source, Some(c"/./kernels.cu"))
         .map_err(|error| failed("take the source", error))?;
     let program = Program { handle: program, _source: source };
     // SAFETY: the handle came from `create_program` and is destroyed only when `program` is dropped.
