@@ -12,6 +12,7 @@ pub mod files;
 pub mod gpu;
 mod health;
 mod link;
+pub mod nccl;
 pub mod program;
 mod random;
 pub mod session;

@@ -109,7 +109,6 @@ fn has(text: &str, parts: &[&str]) {
 fn a_library_that_is_missing_or_lacks_a_function_is_told() {
     let nowhere = Search::in_folders(vec!["/nowhere".into(), "/elsewhere".into()]);
     let error = Gpu::open(&nowhere, Ordinal::Exactly(0)).err().expect("there is none");
-    // The first library that is found serves the whole process, so another test may have opened it before.
     let folder = tempfile::tempdir().expect("a folder of ours");
     compile("cuda.rs", folder.path(), "libcuda.so.1", "libother.so", &["without_error_string"]);
     assert_eq!(error.exit_status(), 3);
@@ -198,6 +197,10 @@ fn memory_streams_and_events_reach_the_library_as_they_are() {
     gpu.wait(Stream::DEFAULT, from).expect("it waits");
     gpu.record(to, Stream::DEFAULT).expect("it records");
     assert_eq!(gpu.elapsed_ms(from, to), Ok(1.5));
+    fake.set("pending", 1);
+    assert_eq!(gpu.is_reached(to), Ok(false));
+    fake.set("pending", 0);
+    assert_eq!(gpu.is_reached(to), Ok(true));
     let memory = gpu.memory().expect("it says");
     assert_eq!((memory.free, memory.total), (123, 1000));
 

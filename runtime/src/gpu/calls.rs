@@ -19,7 +19,7 @@ macro_rules! functions {
 
 functions! {
     cuCtxSetCurrent cuDeviceGet cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetName cuDevicePrimaryCtxRelease_v2
-    cuDevicePrimaryCtxRetain cuDriverGetVersion cuEventCreate cuEventDestroy_v2 cuEventElapsedTime_v2 cuEventRecord
+    cuDevicePrimaryCtxRetain cuDriverGetVersion cuEventCreate cuEventDestroy_v2 cuEventElapsedTime_v2 cuEventQuery cuEventRecord
     cuEventSynchronize cuFuncGetParamInfo cuFuncSetAttribute cuGetErrorName cuGetErrorString cuGraphDestroy
     cuGraphExecDestroy cuGraphExecKernelNodeSetParams_v2 cuGraphInstantiateWithFlags cuGraphLaunch cuInit cuLaunchKernel
     cuMemAlloc_v2 cuMemFreeHost cuMemFree_v2 cuMemGetInfo_v2 cuMemHostAlloc cuMemcpyDtoDAsync_v2 cuMemcpyDtoHAsync_v2
@@ -36,16 +36,16 @@ const DRIVER: Wanted = Wanted {
                     (`--gpus all`)",
 };
 
-/// Opens the driver's library; the first that is found decides for the whole process.
+/// Opens the driver's library, which must be where `search` says; the first that is found serves the whole process.
 ///
 /// # Errors
 /// What was looked for, where, and how to get it.
 pub(super) fn open(search: &Search) -> Result<&'static PathBuf, String> {
     static OPEN: OnceLock<PathBuf> = OnceLock::new();
+    let opened = Opened::find(&DRIVER, search)?;
     if let Some(path) = OPEN.get() {
         return Ok(path);
     }
-    let opened = Opened::find(&DRIVER, search)?;
     // SAFETY: the driver's library is open, so looking for it by name runs no more initialisers.
     let by_name = unsafe { sys::is_culib_present() }.then(|| unsafe { sys::culib() });
     let path = opened.keep("cuInit", by_name)?;

@@ -123,15 +123,29 @@ impl Gpu {
     }
 
     /// Makes the context current on this thread.
-    fn enter(&self) -> Result<(), DriverError> {
+    pub(crate) fn enter(&self) -> Result<(), DriverError> {
         // SAFETY: the context is retained until this is dropped.
         check(unsafe { cuCtxSetCurrent(self.context) }, || format!("using {}", self.name))
     }
 
     /// A stream's handle.
-    fn raw(&self, stream: Stream) -> Result<CUstream, DriverError> {
+    pub(crate) fn raw(&self, stream: Stream) -> Result<CUstream, DriverError> {
         self.enter()?;
         Ok(self.tables().stream(stream)?.raw)
+    }
+
+    /// Whether all is done that an event was recorded behind.
+    ///
+    /// # Errors
+    /// What went wrong before it.
+    pub fn is_reached(&self, event: Event) -> Result<bool, DriverError> {
+        self.enter()?;
+        let event = self.tables().event(event)?;
+        // SAFETY: the event is alive.
+        match unsafe { cuEventQuery(event) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => check(code, || "asking for an event".to_owned()).map(|()| true),
+        }
     }
 
     /// What went wrong on a stream, with the last kernel that it was given.

@@ -302,6 +302,10 @@ fake!(cuEventRecord(event: Handle, stream: Handle) state {
     0
 });
 fake!(cuEventSynchronize(event: Handle) state { if state.is(event, "event") { 0 } else { 400 } });
+fake!(cuEventQuery(event: Handle) state {
+    if !state.is(event, "event") { return 400; }
+    if state.settings.get("pending").copied().unwrap_or(0) == 1 { 600 } else { 0 }
+});
 fake!(cuEventElapsedTime_v2(time: *mut f32, from: Handle, to: Handle) state {
     if !state.is(from, "event") || !state.is(to, "event") { return 400; }
     *time = 1.5;

@@ -3,7 +3,7 @@
 use super::Fault;
 use super::POISON;
 use super::bits::Bits;
-use super::history::{History, StreamCheck, Touch, Touched};
+use super::history::{History, Sets, StreamCheck, Touch, Touched};
 use crate::fault::{Access, FaultKind};
 use crate::ptx::Space;
 
@@ -37,7 +37,7 @@ pub(crate) struct GlobalMemory {
     /// Pages that the work at hand has touched.
     pub(super) touched: Vec<Touched>,
     /// Empty sets of bytes to be used again.
-    pub(super) spare: Vec<(Box<[u64; 64]>, Box<[u64; 64]>)>,
+    pub(super) spare: Vec<Sets>,
 }
 
 /// Alignment of every allocation.

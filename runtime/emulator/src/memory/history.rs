@@ -11,6 +11,8 @@ const PAGE: usize = 4096;
 const WORDS: usize = PAGE / 64;
 
 type Set = [u64; WORDS];
+/// Bytes that are read, and bytes that are written.
+pub(super) type Sets = (Box<Set>, Box<Set>);
 
 /// Whether streams are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
