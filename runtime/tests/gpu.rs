@@ -76,6 +76,7 @@ impl Fake {
         let name = CString::new(name).expect("a name");
         // SAFETY: the function is ours and of this type.
         let set = unsafe { self.library.get::<unsafe extern "C" fn(*const c_char, i64)>("fake_set") };
+        // SAFETY: as above.
         unsafe { set.expect("it is there")(name.as_ptr(), value) };
     }
 
@@ -84,6 +85,7 @@ impl Fake {
         let name = CString::new(function).expect("a name");
         // SAFETY: as above.
         let fail = unsafe { self.library.get::<unsafe extern "C" fn(*const c_char, u32)>("fake_fail") };
+        // SAFETY: as above.
         unsafe { fail.expect("it is there")(name.as_ptr(), code) };
     }
 
@@ -91,6 +93,7 @@ impl Fake {
     fn log(&self) -> String {
         // SAFETY: as above; the text stays until the next call.
         let log = unsafe { self.library.get::<unsafe extern "C" fn() -> *const c_char>("fake_log") };
+        // SAFETY: as above.
         unsafe { CStr::from_ptr(log.expect("it is there")()) }.to_string_lossy().into_owned()
     }
 }

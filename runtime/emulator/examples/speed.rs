@@ -1,9 +1,9 @@
-//! How many instructions of warps a core emulates in a second, on the kernels of the tests, with and without the host's vector instructions and with
-//! and without the race check. The four ways of each kernel alternate, and the best of some rounds counts.
+//! How many instructions of warps a core emulates in a second, on the kernels of the tests, with and without the host's vector instructions, the race
+//! check and the check between streams. The four ways of each kernel alternate, and the best of some rounds counts.
 
 use dtlc_emulator::{
     Argument, CudaDriver, DriverError, Emulator, EmulatorOptions, Isa, LaunchShape, ModuleImage, RaceCheck,
-    Stream,
+    Stream, StreamCheck,
 };
 use std::time::Duration;
 
@@ -54,9 +54,12 @@ fn cases() -> [Case; 4] {
     ]
 }
 
+/// The host's instructions, and what is looked for.
+type Way = (Isa, RaceCheck, StreamCheck);
+
 /// Instructions of warps in a second.
-fn rate(case: &Case, isa: Isa, races: RaceCheck) -> Result<f64, DriverError> {
-    let device = Emulator::new(EmulatorOptions { isa, races, ..EmulatorOptions::default() });
+fn rate(case: &Case, (isa, races, streams): Way) -> Result<f64, DriverError> {
+    let device = Emulator::new(EmulatorOptions { isa, races, streams, ..EmulatorOptions::default() });
     let module = device.load(&ModuleImage { name: case.kernel, ptx: case.text, cubin: &[] })?;
     let kernel = device.kernel(module, case.kernel)?;
     let mut pointers = Vec::new();
@@ -85,25 +88,24 @@ fn processor_time() -> Duration {
 
 fn main() -> Result<(), DriverError> {
     let ways = [
-        (Isa::detect(), RaceCheck::On),
-        (Isa::detect(), RaceCheck::Off),
-        (Isa::Plain, RaceCheck::On),
-        (Isa::Plain, RaceCheck::Off),
+        (Isa::detect(), RaceCheck::On, StreamCheck::On),
+        (Isa::detect(), RaceCheck::Off, StreamCheck::On),
+        (Isa::detect(), RaceCheck::On, StreamCheck::Off),
+        (Isa::Plain, RaceCheck::On, StreamCheck::On),
     ];
     println!(
-        "million warp instructions a second; {:?}, {:?} without race check, plain, plain without",
-        Isa::detect(),
+        "million warp instructions a second; {:?} with all checks, without that of races, without that of streams; plain",
         Isa::detect()
     );
     for case in cases() {
         let mut best = [0.0_f64; 4];
         for _ in 0..ROUNDS {
-            for (best, (isa, races)) in best.iter_mut().zip(ways) {
-                *best = best.max(rate(&case, isa, races)?);
+            for (best, way) in best.iter_mut().zip(ways) {
+                *best = best.max(rate(&case, way)?);
             }
         }
-        let [all, free, plain, plain_free] = best.map(|rate| rate / 1e6);
-        println!("{:12} {all:6.1} {free:6.1} {plain:6.1} {plain_free:6.1}", case.kernel);
+        let [all, no_races, no_streams, plain] = best.map(|rate| rate / 1e6);
+        println!("{:12} {all:6.1} {no_races:6.1} {no_streams:6.1} {plain:6.1}", case.kernel);
     }
     Ok(())
 }

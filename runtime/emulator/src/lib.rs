@@ -35,7 +35,7 @@
 //!
 //! `cargo run -p dtlc-emulator --example speed` measures it. In processor time of one Zen 4 core whose caches two dozen other processes shared, with
 //! all checks: 9 million warp instructions a second for an elementwise kernel in short blocks, 14 for a norm, 8 for attention (12 without the race
-//! check), 5 for a bf16 product through `mma` (8 without the race check; 2 without AVX2).
+//! check), 5 for a bf16 product through `mma` (8 without the race check; 2 without AVX2). The check between streams costs the first two an eighth.
 
 mod code;
 mod device;

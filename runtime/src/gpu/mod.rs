@@ -325,6 +325,7 @@ impl CudaDriver for Gpu {
         let mut time = 0.0;
         // SAFETY: both are alive, and the pointer is to a variable of ours.
         check(unsafe { cuEventSynchronize(to) }, || "waiting for an event".to_owned())?;
+        // SAFETY: as above.
         let told = unsafe { cuEventElapsedTime_v2(&raw mut time, from, to) };
         check(told, || "the time between two events".to_owned()).map(|()| time)
     }

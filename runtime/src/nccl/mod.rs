@@ -5,7 +5,7 @@
 //! other members see an error. Who meets whom, how the first identifier reaches other processes, and that one rank's failure is told
 //! to those that NCCL does not reach, is not decided here.
 //!
-//! Sessions don't use it yet: ranks of one process exchange through [`crate::collectives`]. NCCL adds bf16 in bf16, in an order of its own:
+//! Sessions don't use it yet: ranks of one process exchange through `crate::collectives`. NCCL adds bf16 in bf16, in an order of its own:
 //! where sums must be taken in f32 and in the order of the ranks, blocks are to be exchanged here and added by our kernel.
 
 mod calls;
