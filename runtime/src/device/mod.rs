@@ -47,13 +47,14 @@ pub enum DeviceOperation {
 
 /// A rank on a device.
 pub struct Device {
+    // In the order in which they are given back: a graph before its streams, both before the kernels.
+    recording: Recording,
+    streams: Streams,
+    rank: usize,
+    flights: Arc<Flights>,
     program: Arc<Program>,
     driver: Arc<dyn CudaDriver>,
     loaded: Arc<Loaded>,
-    rank: usize,
-    flights: Arc<Flights>,
-    streams: Streams,
-    recording: Recording,
     memory: DeviceMemory,
     mover: Mover,
     /// Operands of the operation at hand.

@@ -24,6 +24,14 @@ pub struct Wanted {
 #[derive(Clone, Debug)]
 pub struct Search {
     folders: Vec<PathBuf>,
+    loader: Loader,
+}
+
+/// Whether the system's loader, which knows of more folders, is asked where none has a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loader {
+    Asked,
+    NotAsked,
 }
 
 /// Where systems and containers put a driver's libraries.
@@ -40,7 +48,7 @@ impl Search {
     /// In these folders only.
     #[must_use]
     pub fn in_folders(folders: Vec<PathBuf>) -> Self {
-        Self { folders }
+        Self { folders, loader: Loader::NotAsked }
     }
 
     /// Where the environment says, then where systems put libraries: the variable `ahead`, if there is one, names folders before `LD_LIBRARY_PATH`.
@@ -56,7 +64,7 @@ impl Search {
         let mut folders: Vec<PathBuf> = folders.chain(FOLDERS.map(PathBuf::from)).collect();
         let mut seen = std::collections::BTreeSet::new();
         folders.retain(|folder| seen.insert(folder.clone()));
-        Self { folders }
+        Self { folders, loader: Loader::Asked }
     }
 }
 
@@ -86,17 +94,23 @@ impl Opened {
     /// What was looked for, where, and how to get it.
     pub fn find(wanted: &Wanted, search: &Search) -> Result<Self, String> {
         let Wanted { name, file, functions, how_to_get_it } = wanted;
-        let Some(folder) = search.folders.iter().find(|folder| folder.join(file).exists()) else {
-            let list: String = search.folders.iter().map(|at| format!("\n  {}", at.display())).collect();
-            return Err(format!(
-                "{name} is missing: {file} was not found; looked in:{list}\n{how_to_get_it}"
-            ));
+        let folder = search.folders.iter().find(|folder| folder.join(file).exists());
+        let path = match folder {
+            Some(folder) => std::path::absolute(folder.join(file)).unwrap_or_else(|_| folder.join(file)),
+            None => PathBuf::from(file),
         };
-        let path = std::path::absolute(folder.join(file)).unwrap_or_else(|_| folder.join(file));
+        let nowhere = || {
+            let list: String = search.folders.iter().map(|at| format!("\n  {}", at.display())).collect();
+            format!("{name} is missing: {file} was not found; looked in:{list}\n{how_to_get_it}")
+        };
+        if folder.is_none() && search.loader == Loader::NotAsked {
+            return Err(nowhere());
+        }
         // SAFETY: opening NVIDIA's libraries runs their initialisers, which have no preconditions.
-        let library = unsafe { Library::new(&path) };
-        let library =
-            library.map_err(|error| format!("{name} can't be loaded: {}: {error}", path.display()))?;
+        let library = unsafe { Library::new(&path) }.map_err(|error| match folder {
+            Some(_) => format!("{name} can't be loaded: {}: {error}", path.display()),
+            None => nowhere(),
+        })?;
         let opened = Self { path, library };
         let missing: Vec<&str> =
             functions.iter().copied().filter(|function| opened.address(function).is_none()).collect();

@@ -5,5 +5,6 @@ mod library;
 
 mod collectives;
 mod golden;
+mod graphs;
 mod random;
 mod start;

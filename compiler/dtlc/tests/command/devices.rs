@@ -50,6 +50,8 @@ fn an_emulated_device_trains_resumes_evaluates_and_verifies() {
     let train = ["train", "tiny.dtl", "--data", "text.txt", "--json", "--steps"];
     let whole = losses(&dtlc.expect(0, &[&train[..], &["4", "-p", "one"]].concat()).stdout);
     assert_near(&whole, &losses(&good(&dtlc, &[&train[..], &["4", "-p", "tp2"]].concat())));
+    // A rank alone on its device replays its step from the second on, with the optimizer's step numbers set anew.
+    assert_near(&whole, &losses(&good(&dtlc, &[&train[..], &["4", "-p", "one"]].concat())));
     // A checkpoint is of no device.
     dtlc.expect(0, &[&train[..], &["2", "-p", "one", "--checkpoint", "run"]].concat());
     let rest = good(&dtlc, &[&train[..], &["4", "-p", "tp2", "--checkpoint", "run", "--resume"]].concat());
