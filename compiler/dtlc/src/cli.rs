@@ -225,7 +225,7 @@ pub enum WithRespectTo {
 pub enum Device {
     /// Ranks are threads of this process.
     Cpu,
-    /// Not there yet.
+    /// Ranks share a GPU, through NVIDIA's driver and NVRTC. Tested with a library that stands in for the driver, on no GPU yet.
     Cuda,
     /// Ranks share an emulated GPU, which checks every access: the kernels of a GPU without one. Needs NVRTC; slow.
     Emu,

@@ -21,26 +21,8 @@ const BYTES: u64 = ELEMENTS * 4;
 /// Two buckets on two ranks: each is filled, gathered while the other is at work, read where it was gathered, and filled
 /// anew while the other rank may still read it.
 fn two_buckets() -> Program {
-    let mesh = Mesh { axes: vec![MeshAxis { name: "dp".into(), size: 2 }] };
     let layout = |dims: &[(&str, u64)]| Layout::replicated(DType::F32, dims).placed(0, AxisId(0));
-    let place = |line| Location { file: "buckets.dtl".into(), line, column: 1, text: String::new() };
-    let mut program = Program {
-        name: "buckets".into(),
-        mesh,
-        cpu_features: CpuFeatures::default(),
-        arena_bytes: 10 * BYTES,
-        state_bytes: 0,
-        input_bytes: 2 * BYTES,
-        thread_scratch_bytes: 0,
-        state: Vec::new(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        kernels: Vec::new(),
-        code: Vec::new(),
-        locations: (1..=10).map(place).collect(),
-        instructions: Vec::new(),
-        device: Some(DeviceSection { modules: Vec::new(), functions: Vec::new(), calls: Vec::new() }),
-    };
+    let mut program = empty();
     let arena = |offset, bytes| BufferRef::new(Space::Arena, offset * BYTES, bytes * BYTES);
     let bucket = |number| arena(number, 1);
     let whole = |number| arena(2 + 2 * number, 2);
@@ -77,6 +59,29 @@ fn two_buckets() -> Program {
     let at = |(line, operation)| Instruction { location: LocationId(line as u32), operation };
     program.instructions = all.map(at).collect();
     program
+}
+
+/// A program of two ranks that does nothing, with room for the buckets and ten places in its source.
+fn empty() -> Program {
+    let mesh = Mesh { axes: vec![MeshAxis { name: "dp".into(), size: 2 }] };
+    let place = |line| Location { file: "buckets.dtl".into(), line, column: 1, text: String::new() };
+    Program {
+        name: "buckets".into(),
+        mesh,
+        cpu_features: CpuFeatures::default(),
+        arena_bytes: 10 * BYTES,
+        state_bytes: 0,
+        input_bytes: 2 * BYTES,
+        thread_scratch_bytes: 0,
+        state: Vec::new(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        kernels: Vec::new(),
+        code: Vec::new(),
+        locations: (1..=10).map(place).collect(),
+        instructions: Vec::new(),
+        device: Some(DeviceSection { modules: Vec::new(), functions: Vec::new(), calls: Vec::new() }),
+    }
 }
 
 fn given(number: usize) -> Vec<f32> {
