@@ -11,6 +11,7 @@ mod executor;
 pub mod files;
 mod health;
 mod link;
+pub mod processes;
 pub mod program;
 mod random;
 pub mod session;

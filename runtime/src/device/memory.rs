@@ -27,7 +27,7 @@ impl DeviceMemory {
     }
 }
 
-/// The memory of all ranks of a program on one device; given back when it is dropped.
+/// The memory of a process's ranks on one device; given back when it is dropped.
 pub struct DeviceMemories {
     driver: Arc<dyn CudaDriver>,
     ranks: Vec<DeviceMemory>,
@@ -35,15 +35,15 @@ pub struct DeviceMemories {
 }
 
 impl DeviceMemories {
-    /// Memory for each rank. State and inputs are zero; the arena has no value, so that an emulated device notices
+    /// Memory for so many ranks. State and inputs are zero; the arena has no value, so that an emulated device notices
     /// whoever reads what was never written.
     ///
     /// # Errors
     /// The device has no room.
-    pub fn new(driver: Arc<dyn CudaDriver>, program: &Program) -> Result<Self> {
+    pub fn new(driver: Arc<dyn CudaDriver>, program: &Program, ranks: usize) -> Result<Self> {
         let mut memories = Self { driver, ranks: Vec::new(), allocated: Vec::new() };
         let scratch_bytes = program.device.as_ref().map_or(0, |device| device.scratch_bytes());
-        for _ in 0..program.mesh.ranks() {
+        for _ in 0..ranks {
             let state = memories.allocate(program.state_bytes, "parameters and optimizer state")?;
             let arena = memories.allocate(program.arena_bytes, "activations")?;
             let input = memories.allocate(program.input_bytes, "inputs")?;

@@ -1,6 +1,12 @@
 //! Programs put together by hand, for the tests of the runtime.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dtlc_runtime::processes::Transport;
+use dtlc_runtime::processes::rendezvous::{Party, Place, meet};
 use dtlc_runtime::program::*;
 use dtlc_runtime::session::{Options, Session};
 
@@ -80,6 +86,30 @@ pub fn start(program: &Program, options: Options) -> Session {
     let read = Program::from_bytes(&bytes).expect("the program reads back");
     assert_eq!(&read, program);
     Session::start(read, options).expect("the session starts")
+}
+
+/// Runs `body` once for each of so many ranks, as if each were a process of its own: they speak over TCP.
+pub fn spread<T: Send>(ranks: usize, body: impl Fn(Arc<dyn Transport>) -> T + Sync) -> Vec<T> {
+    let place = free_place();
+    std::thread::scope(|scope| {
+        let process = |rank| {
+            let (place, body) = (&place, &body);
+            scope.spawn(move || {
+                let party = Party { rank, ranks, key: [7; 32] };
+                let transport = meet(place, &party, 1 << 24, Duration::from_secs(60)).expect("all come");
+                body(Arc::new(transport))
+            })
+        };
+        let processes: Vec<_> = (0..ranks).map(process).collect();
+        processes.into_iter().map(|process| process.join().expect("no panic")).collect()
+    })
+}
+
+/// A place where nobody listens; should one of its ports be taken in between, there are others.
+pub fn free_place() -> Place {
+    let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let first = free.expect("a free port").port();
+    Place { host: "127.0.0.1".into(), ports: (first..=u16::MAX).take(8).collect() }
 }
 
 /// The values of an output.
