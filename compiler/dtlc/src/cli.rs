@@ -282,6 +282,10 @@ pub struct Training {
     /// Stop at the first value that is NaN or infinite, and name its line. Slower.
     #[arg(long)]
     pub check_finite: bool,
+    /// How long a rank waits for another before it gives up, and for all to come at the start. The others wait as well while
+    /// rank 0 writes a checkpoint.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub timeout: u64,
 }
 
 /// Train with a program that this executable holds.

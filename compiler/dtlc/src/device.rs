@@ -6,6 +6,7 @@ use dtlc_codegen::assemble::Assembled;
 use dtlc_codegen::cuda::nvrtc::{Architecture, Cache, Nvrtc, NvrtcError, Search};
 use dtlc_codegen::device::{DeviceCodeError, add_device_code};
 use dtlc_emulator::{CudaDriver, Emulator};
+use dtlc_runtime::processes::Transport;
 use dtlc_runtime::program::Program;
 use dtlc_runtime::session::{Options, Session};
 use std::path::PathBuf;
@@ -98,14 +99,19 @@ impl Processor {
         }
     }
 
-    /// Starts the ranks of a program that has code for this.
+    /// Starts the ranks of a program that has code for this: all, or where `others` are in other processes, its own.
     ///
     /// # Errors
     /// What the runtime says.
-    pub fn start(&self, program: Program, options: Options) -> Result<Session, Failure> {
+    pub fn start(
+        &self,
+        others: Option<Arc<dyn Transport>>,
+        program: Program,
+        options: Options,
+    ) -> Result<Session, Failure> {
         Ok(match self {
-            Self::Cpu => Session::start(program, options)?,
-            Self::Device(driver) => Session::start_on(Arc::clone(driver), program, options)?,
+            Self::Cpu => Session::start_among(others, program, options)?,
+            Self::Device(driver) => Session::start_on_among(others, Arc::clone(driver), program, options)?,
         })
     }
 }

@@ -23,6 +23,8 @@ use crate::error::{Result, RuntimeError};
 const MARK: &[u8; 8] = b"dtlc-r1\n";
 /// How long the other end of a connection may take for a part of the greeting.
 const GREETING: Duration = Duration::from_secs(5);
+/// How long who answers may take to say the first word. Many a server waits to be spoken to.
+const FIRST_WORD: Duration = Duration::from_secs(1);
 /// How long to wait before looking again.
 const NAP: Duration = Duration::from_millis(10);
 /// Greetings that go on at the same time; further connections wait.
@@ -91,9 +93,10 @@ pub fn meet(place: &Place, party: &Party, limit: u64, timeout: Duration) -> Resu
             _ => RuntimeError::Fault(format!("rank 0 at {place} gave up: {error}")),
         })?;
         streams[0] = Some(stream);
+        // One that is known to be there may still be busy calling others.
         for (rank, address) in table.into_iter().filter(|&(rank, _)| rank < party.rank) {
             let stream = TcpStream::connect_timeout(&address, remaining(deadline));
-            let stream = stream.and_then(|stream| call(stream, party, 0, remaining(deadline)));
+            let stream = stream.and_then(|stream| call(stream, party, 0, [remaining(deadline); 2]));
             streams[rank] = Some(stream.map_err(|error| lost(rank, &error))?);
         }
         gathering
@@ -214,7 +217,7 @@ fn call_first(
                         Ok(stream) => {
                             let listener = TcpListener::bind((stream.local_addr()?.ip(), 0))?;
                             let own = listener.local_addr()?.port();
-                            return Ok((call(stream, party, own, GREETING)?, listener));
+                            return Ok((call(stream, party, own, [FIRST_WORD, GREETING])?, listener));
                         }
                         Err(error) => last = error,
                     }
@@ -283,9 +286,14 @@ fn answer(mut stream: TcpStream, party: &Party) -> Greeted {
     Ok((rank, Guest { stream, port: u16::from_le_bytes([*port_low, *port_high]) }))
 }
 
-/// Greets who answers, which has to prove that it is of this run.
-fn call(mut stream: TcpStream, party: &Party, port: u16, patience: Duration) -> io::Result<TcpStream> {
-    stream.set_read_timeout(Some(patience))?;
+/// Greets who answers, which has to prove that it is of this run; it may take so long for its first word and for the rest.
+fn call(
+    mut stream: TcpStream,
+    party: &Party,
+    port: u16,
+    [first_word, patience]: [Duration; 2],
+) -> io::Result<TcpStream> {
+    stream.set_read_timeout(Some(first_word))?;
     stream.set_write_timeout(Some(patience))?;
     let mut greeting = [0; 24];
     stream.read_exact(&mut greeting)?;
@@ -293,6 +301,7 @@ fn call(mut stream: TcpStream, party: &Party, port: u16, patience: Duration) -> 
     if mark != MARK {
         return Err(stranger("who answers"));
     }
+    stream.set_read_timeout(Some(patience))?;
     let ours = nonce()?;
     let numbers = [&(party.rank as u32).to_le_bytes()[..], &port.to_le_bytes()].concat();
     let proven = proof(&party.key, &[b"call", theirs, &ours, &numbers]);

@@ -5,6 +5,7 @@ mod bad_input;
 mod built;
 mod command_line;
 mod devices;
+mod processes;
 mod runs;
 mod stages;
 mod support;
