@@ -97,7 +97,10 @@ impl Launched {
             |launcher: &&Launcher| variable(launcher.size).is_some() && variable(launcher.needs).is_some();
         let Some(launcher) = LAUNCHERS.iter().find(here) else { return Ok(None) };
         let number = |name: &str| -> Result<usize, Failure> {
-            let told = variable(name).unwrap_or_default();
+            let Some(told) = variable(name) else {
+                let Launcher { name: launcher, size, .. } = launcher;
+                return Err(Failure::Fault(format!("{launcher} tells {size} and not {name}")));
+            };
             told.trim().parse().map_err(|_| {
                 Failure::Fault(format!("{} tells {name}=`{told}`, which is no number", launcher.name))
             })
@@ -268,14 +271,14 @@ mod tests {
         ] {
             assert!(read_good(alone).is_none(), "{alone:?}");
         }
-        for wrong in [
-            &[("OMPI_COMM_WORLD_SIZE", "many")] as &[(&str, &str)],
-            &[("PMI_SIZE", "2")],
-            &[("PMI_SIZE", "2"), ("PMI_RANK", "2")],
-            &[("WORLD_SIZE", "4"), ("LOCAL_RANK", "0"), ("RANK", "-1")],
+        for (wrong, named) in [
+            (&[("OMPI_COMM_WORLD_SIZE", "many")] as &[(&str, &str)], "OMPI_COMM_WORLD_SIZE=`many`"),
+            (&[("PMI_SIZE", "2")], "PMI_SIZE and not PMI_RANK"),
+            (&[("PMI_SIZE", "2"), ("PMI_RANK", "2")], "PMI_RANK=2 and PMI_SIZE=2"),
+            (&[("WORLD_SIZE", "4"), ("LOCAL_RANK", "0"), ("RANK", "-1")], "RANK=`-1`"),
         ] {
             let failure = read(wrong).expect_err("it contradicts itself");
-            assert!(failure.status() == 3 && format!("{failure:?}").contains(wrong[0].0), "{failure:?}");
+            assert!(failure.status() == 3 && failure.text().contains(named), "{failure:?}");
         }
     }
 

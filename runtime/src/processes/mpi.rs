@@ -17,6 +17,7 @@ use mpi::traits::Equivalence;
 use super::{Transport, failure_elsewhere};
 use crate::collectives::{Patience, Refusal};
 use crate::error::{Result as RuntimeResult, RuntimeError};
+use crate::health::Health;
 
 /// What a message is.
 const MESSAGE: i32 = 1;
@@ -42,11 +43,12 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    /// Joins the world.
+    /// Joins the world, and makes sure that all in it know the same key.
     ///
     /// # Errors
-    /// MPI can't serve a process of several threads, or has been started before.
-    pub fn start() -> RuntimeResult<Self> {
+    /// MPI can't serve a process of several threads, or has been started before; another has another key, or does not come
+    /// within `timeout`.
+    pub fn start(key: &[u8; 32], timeout: Duration) -> RuntimeResult<Self> {
         let started = mpi::initialize_with_threading(mpi::Threading::Serialized);
         let (universe, threading) =
             started.ok_or_else(|| RuntimeError::Bug("MPI is started twice".to_owned()))?;
@@ -57,7 +59,31 @@ impl Mpi {
             let text = "this MPI library does not serve processes of several threads (MPI_THREAD_SERIALIZED)";
             return Err(RuntimeError::Fault(text.to_owned()));
         }
-        Ok(Self { rank, ranks, ending, calling: Mutex::new(()) })
+        let started = Self { rank, ranks, ending, calling: Mutex::new(()) };
+        started.require_same(key, timeout)?;
+        Ok(started)
+    }
+
+    fn require_same(&self, key: &[u8; 32], timeout: Duration) -> RuntimeResult<()> {
+        let all: Vec<usize> = (0..self.ranks).collect();
+        let mut outgoing = vec![key.to_vec(); self.ranks];
+        let mut incoming = outgoing.clone();
+        let health = Health::new(self.ranks);
+        let patience = Patience { health: &health, spin: 0, timeout };
+        let exchanged = self.exchange(&all, &mut outgoing, &mut incoming, patience);
+        exchanged.map_err(|refusal| match refusal {
+            Refusal::Abandoned => {
+                health.failure().unwrap_or_else(|| RuntimeError::Bug("a rank failed".to_owned()))
+            }
+            Refusal::Missing(rank) | Refusal::Disagrees(rank) | Refusal::Gone(rank) => {
+                let seconds = timeout.as_secs_f64();
+                RuntimeError::Fault(format!("rank {rank} did not come within {seconds} s"))
+            }
+        })?;
+        match incoming.iter().position(|theirs| theirs != key) {
+            None => Ok(()),
+            Some(other) => Err(RuntimeError::Fault(format!("rank {other} has another program or run"))),
+        }
     }
 
     /// Why to give up waiting for a member, if there is a reason.

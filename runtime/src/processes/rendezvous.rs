@@ -66,45 +66,57 @@ pub struct Party {
 /// # Errors
 /// Someone does not come in time, or the system refuses.
 pub fn meet(place: &Place, party: &Party, limit: u64, timeout: Duration) -> Result<Tcp> {
+    let streams = match party.rank {
+        0 => receive_all(place, party, timeout)?,
+        _ => visit_all(place, party, timeout)?,
+    };
+    Tcp::new(party.rank, streams, limit, timeout)
+}
+
+/// Rank 0's part. Returns the connection to each other rank.
+fn receive_all(place: &Place, party: &Party, timeout: Duration) -> Result<Vec<Option<TcpStream>>> {
+    let listener = listen(place)?;
+    let mut gathering = Gathering::new(&listener, party)?;
+    gathering.until(party.ranks - 1, Instant::now() + timeout).map_err(|missing| {
+        let seconds = timeout.as_secs_f64();
+        RuntimeError::Fault(format!("{missing} did not come to {place} within {seconds} s"))
+    })?;
+    let table = table(&gathering.guests);
+    let mut streams: Vec<Option<TcpStream>> = (0..party.ranks).map(|_| None).collect();
+    for (rank, guest) in gathering.guests {
+        let mut stream = guest.stream;
+        stream.write_all(&table).map_err(|error| lost(rank, &error))?;
+        streams[rank] = Some(stream);
+    }
+    Ok(streams)
+}
+
+/// The part of the others: to rank 0, then to those of lower rank, while those of higher rank come.
+fn visit_all(place: &Place, party: &Party, timeout: Duration) -> Result<Vec<Option<TcpStream>>> {
     let deadline = Instant::now() + timeout;
     let mut streams: Vec<Option<TcpStream>> = (0..party.ranks).map(|_| None).collect();
-    if party.rank == 0 {
-        let listener = listen(place)?;
-        let mut gathering = Gathering::new(&listener, party)?;
-        gathering.until(party.ranks - 1, deadline).map_err(|missing| {
-            let seconds = timeout.as_secs_f64();
-            RuntimeError::Fault(format!("{missing} did not come to {place} within {seconds} s"))
-        })?;
-        let table = table(&gathering.guests);
-        for (rank, guest) in gathering.guests {
-            let mut stream = guest.stream;
-            stream.write_all(&table).map_err(|error| lost(rank, &error))?;
-            streams[rank] = Some(stream);
-        }
-    } else {
-        let (mut stream, listener) = call_first(place, party, deadline, timeout)?;
-        let mut gathering = Gathering::new(&listener, party)?;
-        stream.set_read_timeout(Some(remaining(deadline))).map_err(|error| lost(0, &error))?;
-        let table = read_table(&mut stream, party.ranks).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => RuntimeError::Fault(format!(
-                "rank 0 at {place} still waits for other ranks after {} s",
-                timeout.as_secs_f64()
-            )),
-            _ => RuntimeError::Fault(format!("rank 0 at {place} gave up: {error}")),
-        })?;
-        streams[0] = Some(stream);
-        // One that is known to be there may still be busy calling others.
-        for (rank, address) in table.into_iter().filter(|&(rank, _)| rank < party.rank) {
-            let stream = TcpStream::connect_timeout(&address, remaining(deadline));
-            let stream = stream.and_then(|stream| call(stream, party, 0, [remaining(deadline); 2]));
-            streams[rank] = Some(stream.map_err(|error| lost(rank, &error))?);
-        }
-        gathering
-            .until(party.ranks - 1 - party.rank, deadline)
-            .map_err(|missing| RuntimeError::Fault(format!("{missing} did not call rank {}", party.rank)))?;
-        gathering.guests.into_iter().for_each(|(rank, guest)| streams[rank] = Some(guest.stream));
+    let (mut stream, listener) = call_first(place, party, deadline, timeout)?;
+    let mut gathering = Gathering::new(&listener, party)?;
+    stream.set_read_timeout(Some(remaining(deadline))).map_err(|error| lost(0, &error))?;
+    let table = read_table(&mut stream, party.ranks).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => RuntimeError::Fault(format!(
+            "rank 0 at {place} still waits for other ranks after {} s",
+            timeout.as_secs_f64()
+        )),
+        _ => RuntimeError::Fault(format!("rank 0 at {place} gave up: {error}")),
+    })?;
+    streams[0] = Some(stream);
+    // One that is known to be there may still be busy calling others.
+    for (rank, address) in table.into_iter().filter(|&(rank, _)| rank < party.rank) {
+        let stream = TcpStream::connect_timeout(&address, remaining(deadline));
+        let stream = stream.and_then(|stream| call(stream, party, 0, [remaining(deadline); 2]));
+        streams[rank] = Some(stream.map_err(|error| lost(rank, &error))?);
     }
-    Tcp::new(party.rank, streams, limit, timeout)
+    gathering
+        .until(party.ranks - 1 - party.rank, deadline)
+        .map_err(|missing| RuntimeError::Fault(format!("{missing} did not call rank {}", party.rank)))?;
+    gathering.guests.into_iter().for_each(|(rank, guest)| streams[rank] = Some(guest.stream));
+    Ok(streams)
 }
 
 fn lost(rank: usize, error: &io::Error) -> RuntimeError {
@@ -209,32 +221,13 @@ fn call_first(
     loop {
         let mut reasons: Vec<String> = Vec::new();
         for &port in &place.ports {
-            let called = (|| {
-                let addresses = (place.host.as_str(), port).to_socket_addrs()?;
-                let mut last = io::Error::from(ErrorKind::NotFound);
-                for address in addresses {
-                    match TcpStream::connect_timeout(&address, remaining(deadline).min(GREETING)) {
-                        Ok(stream) => {
-                            let listener = TcpListener::bind((stream.local_addr()?.ip(), 0))?;
-                            let own = listener.local_addr()?.port();
-                            return Ok((call(stream, party, own, [FIRST_WORD, GREETING])?, listener));
-                        }
-                        Err(error) => last = error,
-                    }
-                }
-                Err(last)
-            })();
-            match called {
+            match try_port(place, port, party, deadline) {
                 Ok(found) => return Ok(found),
-                Err(error) => {
-                    let reason = error.to_string();
-                    if !reasons.contains(&reason) {
-                        reasons.push(reason);
-                    }
-                }
+                Err(error) => reasons.push(error.to_string()),
             }
         }
         if Instant::now() >= deadline {
+            reasons.dedup();
             return Err(RuntimeError::Fault(format!(
                 "rank {} did not find rank 0 at {place} within {} s: {}",
                 party.rank,
@@ -244,6 +237,26 @@ fn call_first(
         }
         std::thread::sleep(3 * NAP);
     }
+}
+
+fn try_port(
+    place: &Place,
+    port: u16,
+    party: &Party,
+    deadline: Instant,
+) -> io::Result<(TcpStream, TcpListener)> {
+    let mut last = io::Error::from(ErrorKind::NotFound);
+    for address in (place.host.as_str(), port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, remaining(deadline).min(GREETING)) {
+            Ok(stream) => {
+                let listener = TcpListener::bind((stream.local_addr()?.ip(), 0))?;
+                let own = listener.local_addr()?.port();
+                return Ok((call(stream, party, own, [FIRST_WORD, GREETING])?, listener));
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 fn proof(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
@@ -333,7 +346,7 @@ fn table(guests: &BTreeMap<usize, Guest>) -> Vec<u8> {
     bytes
 }
 
-fn read_table(stream: &mut TcpStream, ranks: usize) -> io::Result<Vec<(usize, SocketAddr)>> {
+fn read_table(stream: &mut impl Read, ranks: usize) -> io::Result<Vec<(usize, SocketAddr)>> {
     let invalid = |_| io::Error::from(ErrorKind::InvalidData);
     let mut table = Vec::new();
     for _ in 1..ranks {
@@ -350,4 +363,26 @@ fn read_table(stream: &mut TcpStream, ranks: usize) -> io::Result<Vec<(usize, So
     }
     table.retain(|&(rank, _)| rank < ranks);
     Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::read_table;
+
+    #[test]
+    fn a_table_of_addresses_is_read_or_refused() {
+        let entry = |rank: u32, address: &str, port: u16| {
+            [&rank.to_le_bytes()[..], &[address.len() as u8], address.as_bytes(), &port.to_le_bytes()]
+                .concat()
+        };
+        let good = [entry(1, "10.0.0.7", 4000), entry(2, "::1", 4001)].concat();
+        let table = read_table(&mut &good[..], 3).expect("a table");
+        let text: Vec<String> = table.iter().map(|(rank, address)| format!("{rank} {address}")).collect();
+        assert_eq!(text, ["1 10.0.0.7:4000", "2 [::1]:4001"]);
+        assert!(read_table(&mut &good[..], 4).is_err(), "one is missing");
+        for wrong in ["", "localhost", "1.2.3.4.5", "\u{fffd}"] {
+            assert!(read_table(&mut &entry(1, wrong, 1)[..], 2).is_err(), "{wrong}");
+        }
+        assert_eq!(read_table(&mut &entry(9, "::1", 1)[..], 2).ok(), Some(Vec::new()), "there is no rank 9");
+    }
 }

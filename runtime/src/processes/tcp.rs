@@ -31,7 +31,7 @@ const REASON_LIMIT: u64 = 1 << 16;
 enum Kind {
     /// One of an exchange.
     Message = 1,
-    /// The sender has failed; the rest is the reason.
+    /// A rank has failed, and the sender ends because of it; the rest is the rank, u32, and the reason.
     Failure = 2,
     /// The sender has ended well.
     Farewell = 3,
@@ -232,15 +232,20 @@ impl Transport for Tcp {
     }
 
     fn fail(&self, reason: &str) {
-        let told_by_another = lock(&self.shared.fallen).as_ref().is_some_and(|it| it.reason.is_some());
-        if self.told.swap(true, Ordering::Relaxed) || told_by_another {
+        if self.told.swap(true, Ordering::Relaxed) {
             return;
         }
+        // Who leaves because of another passes on why: this connection may end before the other's word arrives.
+        let (rank, reason) = match lock(&self.shared.fallen).clone() {
+            Some(Fallen { rank, reason: Some(reason) }) => (rank, reason),
+            Some(Fallen { reason: None, .. }) | None => (self.rank, reason.to_owned()),
+        };
         let mut end = reason.len().min(REASON_LIMIT as usize);
         while !reason.is_char_boundary(end) {
             end -= 1;
         }
-        self.end(Kind::Failure, &reason.as_bytes()[..end], Duration::ZERO);
+        let bytes = [&(rank as u32).to_le_bytes()[..], &reason.as_bytes()[..end]].concat();
+        self.end(Kind::Failure, &bytes, Duration::ZERO);
     }
 
     fn part(&self) {
@@ -283,9 +288,7 @@ impl Shared {
                     link.arrived.notify_all();
                 }
                 Ok((Kind::Farewell, _)) => break None,
-                Ok((Kind::Failure, reason)) => {
-                    break Some(Fallen { rank, reason: Some(String::from_utf8_lossy(&reason).into_owned()) });
-                }
+                Ok((Kind::Failure, bytes)) => break Some(failure_of(rank, &bytes)),
                 Err(_) => break Some(Fallen { rank, reason: None }),
             }
         };
@@ -297,8 +300,17 @@ impl Shared {
     }
 }
 
+/// Who failed, and why, as a rank tells it.
+fn failure_of(sender: usize, bytes: &[u8]) -> Fallen {
+    let (rank, reason) = match bytes.split_first_chunk() {
+        Some((rank, reason)) => (u32::from_le_bytes(*rank) as usize, reason),
+        None => (sender, bytes),
+    };
+    Fallen { rank, reason: Some(String::from_utf8_lossy(reason).into_owned()) }
+}
+
 /// Reads a frame into a buffer, which grows with what arrives and not with what is announced.
-fn read_frame(stream: &mut TcpStream, limit: u64, mut bytes: Vec<u8>) -> std::io::Result<(Kind, Vec<u8>)> {
+fn read_frame(stream: &mut impl Read, limit: u64, mut bytes: Vec<u8>) -> std::io::Result<(Kind, Vec<u8>)> {
     let mut head = [0; 9];
     stream.read_exact(&mut head)?;
     let [kind, length @ ..] = head;
@@ -307,7 +319,7 @@ fn read_frame(stream: &mut TcpStream, limit: u64, mut bytes: Vec<u8>) -> std::io
     let kind = Kind::of(kind).ok_or_else(invalid)?;
     let most = match kind {
         Kind::Message => limit,
-        Kind::Failure => REASON_LIMIT,
+        Kind::Failure => REASON_LIMIT + 4,
         Kind::Farewell => 0,
     };
     if length > most {
@@ -322,4 +334,81 @@ fn read_frame(stream: &mut TcpStream, limit: u64, mut bytes: Vec<u8>) -> std::io
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, announced: u64, bytes: &[u8]) -> Vec<u8> {
+        [&[kind], &announced.to_le_bytes()[..], bytes].concat()
+    }
+
+    fn read(bytes: &[u8]) -> std::io::Result<(Kind, Vec<u8>)> {
+        read_frame(&mut &bytes[..], 100, Vec::new())
+    }
+
+    #[test]
+    fn a_frame_is_what_it_announces_or_nothing() {
+        let read_good = |bytes: &[u8]| read(bytes).expect("a frame");
+        assert_eq!(read_good(&frame(1, 3, b"abcd")), (Kind::Message, b"abc".to_vec()));
+        assert_eq!(read_good(&frame(1, 0, b"")), (Kind::Message, Vec::new()));
+        assert_eq!(read_good(&frame(2, 500, &[b'x'; 500])), (Kind::Failure, vec![b'x'; 500]));
+        assert_eq!(read_good(&frame(3, 0, b"")), (Kind::Farewell, Vec::new()));
+        for wrong in [
+            frame(1, 101, &[0; 101]),
+            frame(1, u64::MAX, &[0; 101]),
+            frame(1, 4, b"abc"),
+            frame(2, REASON_LIMIT + 5, &[0; 1 << 17]),
+            frame(3, 1, b"a"),
+            frame(0, 0, b""),
+            frame(4, 0, b""),
+            frame(1, 3, b"abc")[..8].to_vec(),
+            Vec::new(),
+        ] {
+            assert!(read(&wrong).is_err(), "{:?}", &wrong[..wrong.len().min(12)]);
+        }
+    }
+
+    #[test]
+    fn who_leaves_because_of_another_passes_on_why() {
+        let pair = || -> std::io::Result<[Option<TcpStream>; 2]> {
+            let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+            let caller = TcpStream::connect(listener.local_addr()?)?;
+            Ok([Some(caller), Some(listener.accept()?.0)])
+        };
+        let long = Duration::from_secs(60);
+        let transport = |rank, streams| Tcp::new(rank, streams, 100, long).expect("it starts");
+        let exchange = |transport: &Tcp, other: usize| {
+            let health = crate::health::Health::new(3);
+            let patience = Patience { health: &health, spin: 0, timeout: long };
+            let refusal = transport.exchange(&[other], &mut [vec![1]], &mut [Vec::new()], patience);
+            (refusal, health.failure().map(|failure| failure.to_string()).unwrap_or_default())
+        };
+        // Rank 0 has no connection to rank 2, as if that one's word were late.
+        let ([zero, one], [one_too, two]) = (pair().expect("a pair"), pair().expect("a pair"));
+        let zero = transport(0, vec![None, zero, None]);
+        let one = transport(1, vec![one, None, one_too]);
+        let two = transport(2, vec![None, two, None]);
+        two.fail("the disk is full");
+        let told = (Err(Refusal::Abandoned), "rank 2 failed: the disk is full".to_owned());
+        assert_eq!(exchange(&one, 2), told);
+        one.fail("rank 2 failed");
+        drop(one);
+        assert_eq!(exchange(&zero, 1), told);
+        drop(two);
+        // Without a word it is just gone.
+        let [left, right] = pair().expect("a pair");
+        let left = transport(0, vec![None, left]);
+        drop(transport(1, vec![right, None]));
+        assert_eq!(exchange(&left, 1).0, Err(Refusal::Gone(1)));
+    }
+
+    #[test]
+    fn what_is_announced_and_does_not_come_takes_no_room() {
+        let huge = frame(1, 1 << 45, &[7; 1000]);
+        let mut stream = &huge[..];
+        let error = read_frame(&mut stream, 1 << 46, Vec::new()).expect_err("most of it is missing");
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+    }
 }

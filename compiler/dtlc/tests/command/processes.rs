@@ -69,20 +69,25 @@ fn text_of(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<
 fn launch(size: usize, ranks: impl Iterator<Item = usize>, command: impl Fn() -> Command) -> World {
     let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     let port = free.expect("a free port").port().to_string();
-    let child = |rank: usize| {
-        let mut command = command();
-        let told = [
+    launch_with(ranks, command, |rank| {
+        vec![
             ("RANK", rank.to_string()),
             ("WORLD_SIZE", size.to_string()),
             ("LOCAL_RANK", rank.to_string()),
             ("LOCAL_WORLD_SIZE", size.to_string()),
             ("MASTER_ADDR", "127.0.0.1".to_owned()),
             ("MASTER_PORT", port.clone()),
-        ];
-        command.envs(told).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().expect("it starts")
-    };
-    World { children: ranks.map(child).collect() }
+        ]
+    })
+}
+
+/// Starts ranks, each with variables of its own.
+fn launch_with(
+    ranks: impl Iterator<Item = usize>,
+    command: impl Fn() -> Command,
+    told: impl Fn(usize) -> Vec<(&'static str, String)>,
+) -> World {
+    World { children: ranks.map(|rank| piped(command().envs(told(rank)))).collect() }
 }
 
 /// A file that is built runs in a folder.
@@ -173,7 +178,21 @@ fn two_processes_share_out_what_rests() {
     let train =
         ["train", "tiny.dtl", "-p", "zero", "--data", "text.txt", "--json", "--steps", "3", "--checkpoint"];
     let expected = dtlc.expect(0, &[&train[..], &["threads"]].concat()).stdout;
-    let found = printed(&launch(2, 0..2, || dtlc.command(&[&train[..], &["processes"]].concat())).outcomes());
+    // As `srun` tells it, which names a host and no port.
+    let told = |rank: usize| {
+        let told = [
+            ("SLURM_JOB_ID", std::process::id().to_string()),
+            ("SLURM_STEP_ID", "0".to_owned()),
+            ("SLURM_STEP_NUM_TASKS", "2".to_owned()),
+            ("SLURM_STEP_TASKS_PER_NODE", "2".to_owned()),
+            ("SLURM_STEP_NODELIST", "localhost".to_owned()),
+            ("SLURM_PROCID", rank.to_string()),
+            ("SLURM_LOCALID", rank.to_string()),
+        ];
+        told.to_vec()
+    };
+    let command = || dtlc.command(&[&train[..], &["processes"]].concat());
+    let found = printed(&launch_with(0..2, command, told).outcomes());
     assert_eq!(figures(&expected), figures(&found));
     assert!(checkpoint(&dtlc, "threads", 3) == checkpoint(&dtlc, "processes", 3), "other bytes");
 }
