@@ -15,7 +15,6 @@ use dtlc_runtime::program::*;
 use dtlc_runtime::session::{Options, Session, Watch};
 use support::*;
 
-const KEY: [u8; 32] = [7; 32];
 const SOON: Duration = Duration::from_millis(400);
 const LONG: Duration = Duration::from_secs(60);
 
@@ -128,11 +127,11 @@ fn processes_that_differ_or_are_elsewhere_are_told() {
 #[test]
 fn ranks_that_do_not_come_are_named_and_strangers_are_turned_away() {
     let place = free_place();
-    let party = |rank, key| Party { rank, ranks: 4, key };
+    let party = |rank, key| Party { rank, ranks: 4, key: [key; 32] };
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| meet(&place, &party(0, KEY), 1 << 20, 3 * SOON).map(drop));
-        let second = scope.spawn(|| meet(&place, &party(1, KEY), 1 << 20, 5 * SOON).map(drop));
-        let other = scope.spawn(|| meet(&place, &party(2, [8; 32]), 1 << 20, 2 * SOON).map(drop));
+        let first = scope.spawn(|| meet(&place, &party(0, 241), 1 << 20, 3 * SOON).map(drop));
+        let second = scope.spawn(|| meet(&place, &party(1, 241), 1 << 20, 5 * SOON).map(drop));
+        let other = scope.spawn(|| meet(&place, &party(2, 242), 1 << 20, 2 * SOON).map(drop));
         // One that says what it likes, and one that says nothing.
         let strangers: Vec<_> = (0..2)
             .filter_map(|number| {
@@ -173,7 +172,7 @@ fn a_port_that_is_taken_leads_to_the_next() {
         for rank in 0..2 {
             let place = &place;
             scope.spawn(move || {
-                let party = Party { rank, ranks: 2, key: KEY };
+                let party = Party { rank, ranks: 2, key: [243; 32] };
                 let transport = meet(place, &party, 1 << 20, LONG).expect("they find each other");
                 assert_eq!((transport.rank(), transport.ranks()), (rank, 2));
                 transport.part();
@@ -199,7 +198,7 @@ fn what_a_transport_is_asked_for_has_to_fit() {
         for rank in 0..2 {
             let place = &place;
             scope.spawn(move || {
-                let party = Party { rank, ranks: 2, key: KEY };
+                let party = Party { rank, ranks: 2, key: [244; 32] };
                 let transport = meet(place, &party, 16, LONG).expect("they find each other");
                 let session = session(Arc::new(transport), LONG, Watch::default());
                 let text = session.any(true).expect_err("17 bytes are too many").to_string();

@@ -3,6 +3,7 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use dtlc_runtime::processes::Transport;
@@ -91,11 +92,14 @@ pub fn start(program: &Program, options: Options) -> Session {
 /// Runs `body` once for each of so many ranks, as if each were a process of its own: they speak over TCP.
 pub fn spread<T: Send>(ranks: usize, body: impl Fn(Arc<dyn Transport>) -> T + Sync) -> Vec<T> {
     let place = free_place();
+    // Worlds of tests that run side by side may come to the same ports, and are told apart by their keys.
+    static WORLDS: AtomicU8 = AtomicU8::new(0);
+    let key = [WORLDS.fetch_add(1, Ordering::Relaxed); 32];
     std::thread::scope(|scope| {
         let process = |rank| {
             let (place, body) = (&place, &body);
             scope.spawn(move || {
-                let party = Party { rank, ranks, key: [7; 32] };
+                let party = Party { rank, ranks, key };
                 let transport = meet(place, &party, 1 << 24, Duration::from_secs(60)).expect("all come");
                 body(Arc::new(transport))
             })
