@@ -317,7 +317,10 @@ mod tests {
         let place = it.place.expect("a place");
         assert_eq!(place.host, "gpu007");
         assert!(place.ports.len() == 8 && place.ports[0] >= 20_000, "{place}");
+    }
 
+    #[test]
+    fn another_number_than_the_plans_is_refused_and_ranks_elsewhere_need_a_place() {
         let mpi = [
             ("OMPI_COMM_WORLD_SIZE", "2"),
             ("OMPI_COMM_WORLD_RANK", "1"),
