@@ -1,4 +1,5 @@
-//! A program at work: its ranks as threads of this process, their memory, and steps.
+//! A program at work: its ranks as threads of this process, or one of them where the others are in other processes; their
+//! memory, and steps.
 //!
 //! Between steps all ranks are idle, so the caller reads and writes their memory directly. What is
 //! in files is other modules' part. Ranks run on the CPU or on a CUDA device; only the start and `memories` know which.
@@ -6,6 +7,7 @@
 mod memories;
 mod ranks;
 mod tensors;
+mod world;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,12 +24,14 @@ use crate::error::{Result, RuntimeError};
 use crate::executor::{Backend, Executor, StepNumbers};
 pub use crate::executor::{Probe, Watch};
 use crate::link::link;
+use crate::processes::Transport;
 use crate::program::{CpuFeatures, Program};
 use crate::signal::SPIN_ROUNDS;
 use dtlc_emulator::CudaDriver;
 use memories::Memories;
 use ranks::{Control, Rank};
 pub(crate) use tensors::same_order;
+use world::World;
 
 /// More ranks than this are not run as threads of one process.
 const LOCAL_RANK_LIMIT: u64 = 256;
@@ -81,7 +85,7 @@ pub struct Session {
     program: Arc<Program>,
     control: Arc<Control>,
     memories: Memories,
-    ranks: usize,
+    world: World,
     /// Threads that may work for one rank at the same time.
     threads_for_each_rank: usize,
     handles: Vec<JoinHandle<()>>,
@@ -94,12 +98,24 @@ impl Session {
     /// # Errors
     /// A program that is not valid or needs a CPU feature that is missing, too many ranks, or no room.
     pub fn start(program: Program, options: Options) -> Result<Self> {
-        let program = checked(program)?;
+        Self::start_among(None, program, options)
+    }
+
+    /// Starts one rank on the CPU: the transport's, which leads to those in other processes. Without one, starts all.
+    ///
+    /// # Errors
+    /// As [`Session::start`]; a transport between another number of processes.
+    pub fn start_among(
+        others: Option<Arc<dyn Transport>>,
+        program: Program,
+        options: Options,
+    ) -> Result<Self> {
+        let (program, world) = checked(program, others)?;
         let missing = program.cpu_features.missing_on(CpuFeatures::host());
         if !missing.is_empty() {
             return Err(RuntimeError::Fault(format!("this CPU lacks {}", missing.join(", "))));
         }
-        let ranks = program.mesh.ranks() as usize;
+        let ranks = world.here().len();
         let cores = cores();
         let threads = options.threads.unwrap_or(cores / ranks).max(1);
         check_room(&program, ranks, threads)?;
@@ -112,9 +128,9 @@ impl Session {
             Cpu::new(Arc::clone(&program), Arc::clone(&code), memory, Arc::clone(team))
         };
         let backends = memories.iter().zip(&teams).map(backend).collect();
-        let mut session = Self::new(program, Memories::Host(memories), threads, options);
+        let mut session = Self::new((program, world), Memories::Host(memories), threads, options);
         session.start_ranks(backends, spin)?;
-        for (number, team) in teams.iter().enumerate() {
+        for (number, team) in session.world.here().zip(&teams) {
             for thread in 1..threads {
                 let team = Arc::clone(team);
                 session.handles.push(spawn(format!("rank {number}.{thread}"), move || team.help(thread))?);
@@ -128,31 +144,48 @@ impl Session {
     /// # Errors
     /// A program that is not valid or has no code for devices, too many ranks, or what the device says.
     pub fn start_on(driver: Arc<dyn CudaDriver>, program: Program, options: Options) -> Result<Self> {
-        let program = checked(program)?;
-        let ranks = program.mesh.ranks() as usize;
+        Self::start_on_among(None, driver, program, options)
+    }
+
+    /// Starts one rank on a CUDA device: the transport's, which leads to those in other processes. Without one, starts all.
+    ///
+    /// # Errors
+    /// As [`Session::start_on`]; a transport between another number of processes.
+    pub fn start_on_among(
+        others: Option<Arc<dyn Transport>>,
+        driver: Arc<dyn CudaDriver>,
+        program: Program,
+        options: Options,
+    ) -> Result<Self> {
+        let (program, world) = checked(program, others)?;
+        let ranks = world.here().len();
         let loaded = Arc::new(Loaded::new(Arc::clone(&driver), &program)?);
         let flights = Arc::new(Flights::new(Arc::clone(&driver), &program)?);
-        let memories = DeviceMemories::new(driver, Arc::clone(&flights), &program)?;
-        let graphs = options.graphs_of(ranks);
+        let memories = DeviceMemories::new(driver, Arc::clone(&flights), &program, world.here())?;
+        let graphs = options.graphs_of(program.mesh.ranks() as usize);
         let backend = |(rank, memory)| {
             let (program, loaded) = (Arc::clone(&program), Arc::clone(&loaded));
             Device::new(program, loaded, Arc::clone(&flights), (rank, memory), graphs)
         };
-        let ranked = memories.ranks().iter().copied().enumerate();
+        let ranked = world.here().zip(memories.ranks().iter().copied());
         let backends = ranked.map(backend).collect::<Result<_>>()?;
         let threads = (cores() / ranks).max(1);
-        let mut session = Self::new(program, Memories::Device(memories), threads, options);
+        let mut session = Self::new((program, world), Memories::Device(memories), threads, options);
         // Ranks wait for the device more than for each other.
         session.start_ranks::<Device>(backends, 0)?;
         Ok(session)
     }
 
-    fn new(program: Arc<Program>, memories: Memories, threads: usize, options: Options) -> Self {
-        let ranks = program.mesh.ranks() as usize;
+    fn new(
+        (program, world): (Arc<Program>, World),
+        memories: Memories,
+        threads: usize,
+        options: Options,
+    ) -> Self {
         Self {
-            control: Arc::new(Control::new(Arc::clone(&program), ranks)),
+            control: Arc::new(Control::new(Arc::clone(&program), program.mesh.ranks() as usize)),
             memories,
-            ranks,
+            world,
             threads_for_each_rank: threads,
             handles: Vec::new(),
             options,
@@ -166,10 +199,10 @@ impl Session {
         &self.program
     }
 
-    /// Number of ranks.
+    /// Number of ranks, wherever they are.
     #[must_use]
     pub fn ranks(&self) -> usize {
-        self.ranks
+        self.program.mesh.ranks() as usize
     }
 
     /// Bytes that one rank touches in a step, as planned.
@@ -181,24 +214,29 @@ impl Session {
         }
     }
 
-    /// Runs one step on all ranks and waits for them. Allocates nothing if all goes well.
+    /// Runs one step on all ranks here and waits for them; those elsewhere run it when their processes call this. Allocates
+    /// nothing if all goes well, but room for messages between processes.
     ///
     /// # Errors
     /// What the first rank that failed says; no further step is possible then.
     pub fn step(&mut self, step: u64, seed: u64) -> Result<()> {
-        self.control.step(StepNumbers { step, seed }, self.ranks, self.options.timeout)
+        self.control.step(StepNumbers { step, seed }, self.world.here().len(), self.options.timeout)
     }
 
     /// Starts the thread of each rank, on a backend of its own.
     fn start_ranks<B: Backend + 'static>(&mut self, backends: Vec<B>, spin: u32) -> Result<()> {
         let groups = Groups::new(&self.program);
         let Options { timeout, arena, watch, threads: _, graphs: _ } = self.options;
-        for (number, mut backend) in backends.into_iter().enumerate() {
+        for (number, mut backend) in self.world.here().zip(backends) {
             let body = link(&self.program, number, &groups, &mut backend)?;
             let seats = groups.seats(&self.program, number);
             let health = Arc::clone(&self.control.health);
-            let executor = Executor::new(number, body, backend, seats, health, (spin, timeout, watch));
-            let rank = Rank::new(number, executor, Arc::clone(&self.control), arena == ArenaStart::Poisoned);
+            let settings = (spin, timeout, watch);
+            let transport = self.world.transport();
+            let executor = Executor::new(number, body, backend, seats, health, settings, transport);
+            let poison = arena == ArenaStart::Poisoned;
+            let elsewhere = self.world.transport().is_some();
+            let rank = Rank::new(number, executor, Arc::clone(&self.control), poison, elsewhere);
             self.handles.push(spawn(format!("rank {number}"), move || rank.run())?);
         }
         Ok(())
@@ -220,16 +258,27 @@ impl Drop for Session {
     }
 }
 
-/// A program that is valid and whose ranks fit into one process.
-fn checked(program: Program) -> Result<Arc<Program>> {
+/// A program that is valid, and where its ranks are: as many processes as it has ranks, or so few ranks that they fit into
+/// this one.
+fn checked(program: Program, others: Option<Arc<dyn Transport>>) -> Result<(Arc<Program>, World)> {
     program.validate().map_err(RuntimeError::Artifact)?;
     let ranks = program.mesh.ranks();
-    if ranks > LOCAL_RANK_LIMIT {
-        let limit =
-            format!("{ranks} ranks are too many for one process, which runs {LOCAL_RANK_LIMIT} at most");
-        return Err(RuntimeError::input(limit));
-    }
-    Ok(Arc::new(program))
+    let world = match others {
+        Some(transport) if transport.ranks() as u64 == ranks => World::Processes(transport),
+        Some(transport) => {
+            let processes = transport.ranks();
+            return Err(RuntimeError::input(format!(
+                "{processes} processes are to run a program of {ranks} rank(s), one each"
+            )));
+        }
+        None if ranks > LOCAL_RANK_LIMIT => {
+            return Err(RuntimeError::input(format!(
+                "{ranks} ranks are too many for one process, which runs {LOCAL_RANK_LIMIT} at most"
+            )));
+        }
+        None => World::Here(ranks as usize),
+    };
+    Ok((Arc::new(program), world))
 }
 
 fn cores() -> usize {

@@ -88,9 +88,10 @@ pub fn train(
     }
     let mut done = options.first_step.saturating_sub(1);
     let mut saved = None;
-    let fingerprint = options.checkpoints.as_ref().map(|_| data.fingerprint()).unwrap_or_default();
+    let fingerprint = data.fingerprint();
+    agree(session, &fingerprint, options)?;
     for step in options.first_step..=options.last_step {
-        if stop.load(Ordering::Relaxed) {
+        if session.any(stop.load(Ordering::Relaxed))? {
             break;
         }
         let start = Instant::now();
@@ -114,7 +115,19 @@ pub fn train(
         let progress = Progress { step: done, seed: options.seed };
         checkpoint::save(session, &checkpoints.folder, progress, &fingerprint)?;
     }
+    // Nobody ends before the last checkpoint is written.
+    session.agree("the end of the run", done)?;
     Ok(if done >= options.last_step { Ending::Finished } else { Ending::Stopped { step: done } })
+}
+
+/// Makes sure that all processes are about to train the same.
+fn agree(session: &Session, fingerprint: &str, options: &TrainOptions) -> Result<()> {
+    session.agree("their data (`--data`)", u64::from_str_radix(fingerprint, 16).unwrap_or(0))?;
+    session.agree("the seed", options.seed)?;
+    session.agree("the first step, as their checkpoints have it", options.first_step)?;
+    session.agree("the number of steps (`--steps`)", options.last_step)?;
+    let interval = options.checkpoints.as_ref().map_or(0, |checkpoints| checkpoints.interval + 1);
+    session.agree("when to write checkpoints", interval)
 }
 
 fn step_report(session: &Session, step: u64, seconds: f64) -> Result<StepReport> {

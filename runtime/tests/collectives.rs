@@ -1,9 +1,10 @@
-//! Every collective against the obvious computation, on groups over one axis and several.
+//! Every collective against the obvious computation, on groups over one axis and several; and as messages between
+//! processes, which have to leave the same bits.
 
 mod support;
 
 use dtlc_runtime::program::*;
-use dtlc_runtime::session::{ArenaStart, Options};
+use dtlc_runtime::session::{ArenaStart, Options, Session};
 use dtlc_runtime::tensor::HostTensor;
 use support::*;
 
@@ -62,13 +63,36 @@ fn run(
         1,
         Operation::Collective(Collective { flight: FlightId(0), kind, axes: axes.to_vec(), tensors }),
     )]);
-    let mut session = start(program, Options { arena: ArenaStart::Poisoned, ..Options::default() });
+    let options = Options { arena: ArenaStart::Poisoned, ..Options::default() };
+    let mut session = start(program, options);
     let shape = [program.mesh.ranks(), sources[0].len() as u64];
-    session.set_input("in", &HostTensor::from_f32(&shape, &sources.concat())).expect("it fits");
+    let value = HostTensor::from_f32(&shape, &sources.concat());
+    session.set_input("in", &value).expect("it fits");
     for step in 1..=3 {
         session.step(step, 0).expect("the step runs");
     }
+    assert_same_by_messages(&session, &value, options);
     values(&session, "out").chunks(target_elements as usize).map(<[f32]>::to_vec).collect()
+}
+
+/// Each rank in a world of its own ends with the same bytes as in one process.
+fn assert_same_by_messages(session: &Session, value: &HostTensor, options: Options) {
+    let program = session.program();
+    let expected = session.output(&program.outputs[0]).expect("it can be read");
+    let collected = spread(program.mesh.ranks() as usize, |transport| {
+        let options = Options { threads: Some(1), ..options };
+        let mut session = Session::start_among(Some(transport), program.clone(), options).expect("it starts");
+        session.set_input("in", value).expect("it fits");
+        for step in 1..=3 {
+            session.step(step, 0).expect("the step runs");
+        }
+        let collected = session.collect_output(&session.program().outputs[0]).expect("it is collected");
+        session.part();
+        collected
+    });
+    for (rank, collected) in collected.into_iter().enumerate() {
+        assert_eq!(collected, (rank == 0).then(|| expected.clone()), "rank {rank}");
+    }
 }
 
 /// Numbers whose sum depends on the order they are added in.
@@ -267,6 +291,7 @@ fn all_reduce_works_in_place_and_in_every_type() {
         };
         session.set_input("in", &tensor).expect("it fits");
         session.step(1, 0).expect("the step runs");
+        assert_same_by_messages(&session, &tensor, Options::default());
         assert_eq!(values(&session, "out"), vec![1.0; 4 * count as usize], "{dtype:?}");
     }
 }
@@ -285,8 +310,10 @@ fn bf16_sums_are_rounded_once() {
         Operation::Collective(Collective { flight: FlightId(0), kind, axes: vec![AxisId(0)], tensors }),
     )]);
     let mut session = start(&program, Options::default());
-    session.set_input("in", &HostTensor::from_f32(&[3, 1], &[256.0, 1.0, 1.0])).expect("it fits");
+    let value = HostTensor::from_f32(&[3, 1], &[256.0, 1.0, 1.0]);
+    session.set_input("in", &value).expect("it fits");
     session.step(1, 0).expect("the step runs");
+    assert_same_by_messages(&session, &value, Options::default());
     assert_eq!(values(&session, "out"), [258.0; 3]);
 }
 

@@ -223,11 +223,11 @@ pub enum WithRespectTo {
 /// Where programs run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Device {
-    /// Ranks are threads of this process.
+    /// Ranks are threads of this process, or processes where a launcher started one for each.
     Cpu,
     /// Ranks share a GPU, through NVIDIA's driver and NVRTC. Tested with a library that stands in for the driver, on no GPU yet.
     Cuda,
-    /// Ranks share an emulated GPU, which checks every access: the kernels of a GPU without one. Needs NVRTC; slow.
+    /// A process's ranks share an emulated GPU, which checks every access: the kernels of a GPU without one. Needs NVRTC; slow.
     Emu,
 }
 
@@ -238,10 +238,14 @@ Examples:
   dtlc train examples/bytes.dtl -p node4 --data README.md docs --steps 200
   dtlc train model.dtl --data tokens.bin --steps 1000 --checkpoint runs/a --every 100
   dtlc train model.dtl --data tokens.bin --steps 2000 --checkpoint runs/a --resume
+  torchrun --nproc-per-node 4 --no-python dtlc train model.dtl -p node4 --data tokens.bin --steps 1000
 
 Data is text (its bytes are the tokens; a folder stands for the text files in it), token files (`.bin`, u16 or u32 as the
 vocabulary needs), or a safetensors file whose tensors carry a leading step dimension. Ctrl-C ends the step, writes a
-checkpoint where `--checkpoint` asks for them, and exits with 130; a second one ends at once.")]
+checkpoint where `--checkpoint` asks for them, and exits with 130; a second one ends at once.
+
+Ranks are threads of one process. Started by torchrun, srun or mpirun as one of several, it runs the rank that the launcher
+gives it, and there must be as many as the plan has: `dtlc build` makes a file for that, whose `--help` says more.")]
 pub struct Train {
     #[command(flatten)]
     #[expect(missing_docs, reason = "see `Source`")]
@@ -282,6 +286,10 @@ pub struct Training {
     /// Stop at the first value that is NaN or infinite, and name its line. Slower.
     #[arg(long)]
     pub check_finite: bool,
+    /// How long a rank waits for another before it gives up, and for all to come at the start. The others wait as well while
+    /// rank 0 writes a checkpoint.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub timeout: u64,
 }
 
 /// Train with a program that this executable holds.
@@ -293,6 +301,14 @@ pub struct Training {
     after_help = "\
 Data is text, token files (`.bin`) or a safetensors file, as `dtlc train` takes it. Ctrl-C ends the step, writes a checkpoint
 where `--checkpoint` asks for them, and exits with 130; a second one ends at once.
+
+Started alone, its ranks are threads of one process. Started once a rank by a launcher,
+  torchrun --nproc-per-node 4 --no-python ./model --data text --steps 100
+  srun -n 4 ./model --data text --steps 100
+  mpirun -n 4 ./model --data text --steps 100
+each process is one rank, to the same bits. They meet where MASTER_ADDR and MASTER_PORT say, or on the first host of Slurm's
+step, or on this machine. Each reads data, weights and checkpoints itself; rank 0 prints and writes. When one fails, is
+killed or does not come within `--timeout`, the others end and say so.
 
 Exit status: 0 good, 1 the input is at fault, 2 usage, 3 a fault at run time, 4 a bug of dtlc, 130 interrupted."
 )]
@@ -339,7 +355,7 @@ Example:
   dtlc build model.dtl -p node8 --target cuda:sm_90a -o train-model
 
 The executable holds the program and what runs it, and needs no `.dtl` file and no compiler. It takes the options of `train`
-but FILE, `-p` and `-D`, and runs its ranks as threads of one process.")]
+but FILE, `-p` and `-D`, and runs its ranks as threads of one process, or as the processes of torchrun, srun or mpirun.")]
 pub struct Build {
     #[command(flatten)]
     #[expect(missing_docs, reason = "see `Source`")]

@@ -2,11 +2,13 @@
 
 use crate::cli::Device;
 use crate::failure::Failure;
+use crate::launcher::Launched;
 use dtlc_codegen::assemble::Assembled;
 use dtlc_codegen::cuda::nvrtc::{Architecture, Cache, Nvrtc, NvrtcError, Search};
 use dtlc_codegen::device::{DeviceCodeError, add_device_code};
 use dtlc_emulator::{CudaDriver, Emulator};
 use dtlc_runtime::gpu::{Gpu, Ordinal, Search as DriverSearch};
+use dtlc_runtime::processes::Transport;
 use dtlc_runtime::program::Program;
 use dtlc_runtime::session::{Options, Session};
 use std::path::PathBuf;
@@ -68,18 +70,18 @@ pub enum Processor {
 }
 
 impl Processor {
-    /// Opens what the command line names.
+    /// Opens what the command line names. Each of several processes on a machine takes a GPU of its own.
     ///
     /// # Errors
     /// A driver or a GPU is missing: the message says what was looked for, where, and how to get it.
-    pub fn open(device: Device) -> Result<Self, Failure> {
+    pub fn open(device: Device, launched: Option<&Launched>) -> Result<Self, Failure> {
         match device {
             Device::Cpu => Ok(Self::Cpu),
             Device::Emu => {
                 Ok(Self::Device { driver: Arc::new(Emulator::default()), architectures: Vec::new() })
             }
             Device::Cuda => {
-                let ordinal = ordinal(|name| std::env::var(name).ok());
+                let ordinal = launched.map_or(Ordinal::Exactly(0), |launched| Ordinal::OfProcess(launched.local_rank));
                 let gpu = Gpu::open(&DriverSearch::of_environment(None), ordinal);
                 let instead = "`--device emu` runs the same kernels without a GPU";
                 let gpu = gpu.map_err(|error| Failure::from(error).with_note(instead))?;
@@ -105,14 +107,21 @@ impl Processor {
         }
     }
 
-    /// Starts the ranks of a program that has code for this.
+    /// Starts the ranks of a program that has code for this: all, or where `others` are in other processes, its own.
     ///
     /// # Errors
     /// What the runtime says.
-    pub fn start(&self, program: Program, options: Options) -> Result<Session, Failure> {
+    pub fn start(
+        &self,
+        others: Option<Arc<dyn Transport>>,
+        program: Program,
+        options: Options,
+    ) -> Result<Session, Failure> {
         Ok(match self {
-            Self::Cpu => Session::start(program, options)?,
-            Self::Device { driver, .. } => Session::start_on(Arc::clone(driver), program, options)?,
+            Self::Cpu => Session::start_among(others, program, options)?,
+            Self::Device { driver, .. } => {
+                Session::start_on_among(others, Arc::clone(driver), program, options)?
+            }
         })
     }
 }
@@ -133,34 +142,4 @@ fn cache() -> Option<Cache> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let caches = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
     Some(Cache::new(caches.join("dtlc").join("nvrtc")))
-}
-
-/// Which GPU a process takes: the first, or what a launcher that started several on this host tells each.
-fn ordinal(variable: impl Fn(&str) -> Option<String>) -> Ordinal {
-    let is_step = variable("SLURM_STEP_ID").is_some();
-    let slurm = if is_step { variable("SLURM_LOCALID") } else { None };
-    let told =
-        ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"].into_iter().find_map(&variable);
-    let told = told.or(slurm).and_then(|told| told.trim().parse().ok());
-    told.map_or(Ordinal::Exactly(0), Ordinal::OfProcess)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ordinal;
-    use dtlc_runtime::gpu::Ordinal;
-
-    #[test]
-    fn a_launcher_s_local_rank_chooses_the_gpu() {
-        let told = |pairs: &'static [(&str, &str)]| {
-            ordinal(|name| {
-                pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
-            })
-        };
-        assert_eq!(told(&[]), Ordinal::Exactly(0));
-        assert_eq!(told(&[("LOCAL_RANK", "3")]), Ordinal::OfProcess(3));
-        assert_eq!(told(&[("OMPI_COMM_WORLD_LOCAL_RANK", "2")]), Ordinal::OfProcess(2));
-        assert_eq!(told(&[("SLURM_LOCALID", "5")]), Ordinal::Exactly(0));
-        assert_eq!(told(&[("SLURM_LOCALID", "5"), ("SLURM_STEP_ID", "0")]), Ordinal::OfProcess(5));
-    }
 }

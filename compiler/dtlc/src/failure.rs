@@ -63,6 +63,20 @@ impl Failure {
         }
     }
 
+    /// What went wrong, in a line or a few; for other processes of a run, which have no sources to point into.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Input { diagnostics, .. } => {
+                diagnostics.iter().map(|diagnostic| diagnostic.title.as_str()).collect::<Vec<_>>().join("\n")
+            }
+            Self::Usage(text) | Self::Fault(text) | Self::Bug(text) => text.clone(),
+            Self::Refused => "a check failed".to_owned(),
+            Self::Interrupted => "it was interrupted".to_owned(),
+            Self::ClosedPipe => "nobody reads its output".to_owned(),
+        }
+    }
+
     /// Says what went wrong and returns the exit status.
     #[must_use]
     pub fn report(&self, output: &Output) -> u8 {

@@ -3,6 +3,7 @@
 use crate::device::{Processor, Target};
 use crate::failure::Failure;
 use crate::figures::{Figures, refusals};
+use crate::launcher::Launched;
 use crate::pipeline::{Compilation, Mode, Stage, compile, compile_parts};
 use dtlc_ir::{Dim, DimInfo, Literal, Op, Program as IrProgram, Region, ScalarOp, Value};
 use dtlc_lang::model::Model;
@@ -22,7 +23,8 @@ pub fn start(
     (processor, target): (&Processor, &Target),
     watch: Watch,
 ) -> Result<Session, Failure> {
-    launch(&artifact(compiled, mode, target)?, processor, watch)
+    let options = Options { watch, ..Options::default() };
+    launch(&artifact(compiled, mode, target)?, processor, options, None)
 }
 
 /// Compiles a program to its artifact, with code for a target.
@@ -54,7 +56,7 @@ pub fn start_parts(
 ) -> Result<Session, Failure> {
     let compilation = compile_parts(sources, model, plan, mode, Stage::Program)
         .map_err(|trouble| trouble.into_failure(sources))?;
-    launch(&bytes_of(compilation, target)?, processor, Watch::default())
+    launch(&bytes_of(compilation, target)?, processor, Options::default(), None)
 }
 
 fn bytes_of(compilation: Compilation, target: &Target) -> Result<Vec<u8>, Failure> {
@@ -64,9 +66,21 @@ fn bytes_of(compilation: Compilation, target: &Target) -> Result<Vec<u8>, Failur
     Ok(assembled.program.to_bytes()?)
 }
 
-/// What runs is what was written: the bytes of an artifact.
-fn launch(artifact: &[u8], processor: &Processor, watch: Watch) -> Result<Session, Failure> {
-    processor.start(Program::from_bytes(artifact)?, Options { watch, ..Options::default() })
+/// Starts what was written: the bytes of an artifact. One of several processes first meets the others.
+///
+/// # Errors
+/// This machine can't run it, or the others don't come.
+pub fn launch(
+    artifact: &[u8],
+    processor: &Processor,
+    options: Options,
+    launched: Option<&Launched>,
+) -> Result<Session, Failure> {
+    let program = Program::from_bytes(artifact)?;
+    let Some(launched) = launched else { return processor.start(None, program, options) };
+    let others = launched.join(&program, artifact, options.timeout)?;
+    let options = Options { threads: Some(launched.threads()), ..options };
+    processor.start(Some(others), program, options)
 }
 
 /// What the integer inputs of a model index.

@@ -2,7 +2,8 @@
 //! and part when all are done.
 //!
 //! This file owns the meeting, [`groups`] who takes part, `executor::exchange` what moves where, and each backend how. There are
-//! no intermediate buffers. An address is whatever the members' backend means by it, in host memory or a device's.
+//! no intermediate buffers. An address is whatever the members' backend means by it, in host memory or a device's. Where a
+//! group's ranks are in several processes, `executor::messages` sends what would be read, and only who is who is known here.
 
 pub mod groups;
 pub mod runs;
@@ -32,6 +33,8 @@ pub enum Refusal {
     Missing(usize),
     /// This member came to another collective.
     Disagrees(usize),
+    /// The process of this rank, which need not be of the group, has ended without a word.
+    Gone(usize),
 }
 
 /// How long and how a member waits.
@@ -115,6 +118,19 @@ impl Seat {
     #[must_use]
     pub fn rank(&self, member: usize) -> usize {
         self.group.ranks[member]
+    }
+
+    /// The ranks of all members.
+    #[must_use]
+    pub fn ranks(&self) -> &[usize] {
+        &self.group.ranks
+    }
+
+    /// Notes what a member in another process came for.
+    pub fn note(&self, member: usize, header: Header) {
+        let member = &self.group.members[member];
+        member.collective.store(header.collective, Ordering::Relaxed);
+        member.digest.store(header.digest, Ordering::Relaxed);
     }
 
     /// What a member came for, as it said at the last meeting.

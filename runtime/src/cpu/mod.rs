@@ -20,7 +20,7 @@ use crate::link::{Address, LinkedFloats, Placer};
 use crate::program::{DType, Operation, Program, Reduction, Space, Transfer};
 use code::LoadedCode;
 use link::{CpuOperation, LinkedKernel};
-use memory::RankMemory;
+use memory::{RankMemory, Region};
 use team::{Panicked, Team};
 use transfer::{copy_block, reduce_block};
 
@@ -62,6 +62,8 @@ pub struct Cpu {
     /// Operands of a kernel; as long as the longest list.
     pointers: Vec<*mut u8>,
     integers: Vec<i64>,
+    /// Where messages are packed and unpacked.
+    staged: Option<Region>,
 }
 
 // SAFETY: the pointers lead into memory that the session keeps alive as long as the rank runs, and
@@ -84,6 +86,7 @@ impl Cpu {
             scratch: memory.scratch.iter().map(|region| region.address()).collect(),
             pointers: vec![std::ptr::null_mut(); pointers],
             integers: vec![0; integers],
+            staged: None,
             program,
             code,
             team,
@@ -224,6 +227,29 @@ impl Backend for Cpu {
             // SAFETY: the caller's promise, and each element is reduced by one thread.
             unsafe { reduce_block(transfer, dtype, reduction, range, sources, targets) };
         })
+    }
+
+    fn stage(&mut self, bytes: usize) -> Result<*mut u8, Trouble> {
+        match &self.staged {
+            Some(staged) if staged.bytes() >= bytes => Ok(staged.address()),
+            Some(_) | None => {
+                let staged = Region::new(bytes as u64, "messages");
+                let staged = staged.map_err(|error| Trouble::Machine(error.to_string()))?;
+                Ok(self.staged.insert(staged).address())
+            }
+        }
+    }
+
+    unsafe fn fetch(&mut self, source: *const u8, bytes: &mut [u8]) -> Result<(), Trouble> {
+        // SAFETY: the caller's promise; a message lies in memory of its own.
+        unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    unsafe fn store(&mut self, bytes: &[u8], target: *mut u8) -> Result<(), Trouble> {
+        // SAFETY: the caller's promise; a message lies in memory of its own.
+        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
     }
 
     unsafe fn clear(&mut self, target: *mut u8, bytes: usize) -> Result<(), Trouble> {

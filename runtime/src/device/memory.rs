@@ -1,5 +1,6 @@
 //! A rank's memory on a device.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::flights::Flights;
@@ -28,24 +29,32 @@ impl DeviceMemory {
     }
 }
 
-/// The memory of all ranks of a program on one device; given back when it is dropped.
+/// The memory of a process's ranks on one device; given back when it is dropped.
 pub struct DeviceMemories {
     driver: Arc<dyn CudaDriver>,
     flights: Arc<Flights>,
+    /// The number of the first rank that is here.
+    first: usize,
     ranks: Vec<DeviceMemory>,
     allocated: Vec<DevicePointer>,
 }
 
 impl DeviceMemories {
-    /// Memory for each rank. State and inputs are zero; the arena has no value, so that an emulated device notices
+    /// Memory for the ranks of this process. State and inputs are zero; the arena has no value, so that an emulated device notices
     /// whoever reads what was never written.
     ///
     /// # Errors
     /// The device has no room.
-    pub fn new(driver: Arc<dyn CudaDriver>, flights: Arc<Flights>, program: &Program) -> Result<Self> {
-        let mut memories = Self { driver, flights, ranks: Vec::new(), allocated: Vec::new() };
+    pub fn new(
+        driver: Arc<dyn CudaDriver>,
+        flights: Arc<Flights>,
+        program: &Program,
+        here: Range<usize>,
+    ) -> Result<Self> {
+        let first = here.start;
+        let mut memories = Self { driver, flights, first, ranks: Vec::new(), allocated: Vec::new() };
         let scratch_bytes = program.device.as_ref().map_or(0, |device| device.scratch_bytes());
-        for _ in 0..program.mesh.ranks() {
+        for _ in here {
             let state = memories.allocate(program.state_bytes, "parameters and optimizer state")?;
             let arena = memories.allocate(program.arena_bytes, "activations")?;
             let input = memories.allocate(program.input_bytes, "inputs")?;
@@ -99,7 +108,7 @@ impl DeviceMemories {
 
     /// What is copied next comes behind the rank's last step.
     fn follow(&self, rank: usize) -> std::result::Result<(), DriverError> {
-        self.driver.wait(Stream::DEFAULT, self.flights.stepped[rank])
+        self.driver.wait(Stream::DEFAULT, self.flights.stepped[self.first + rank])
     }
 
     fn allocate(&mut self, bytes: u64, what: &str) -> Result<DevicePointer> {

@@ -61,6 +61,8 @@ pub struct Device {
     pointers: Vec<DevicePointer>,
     integers: Vec<i64>,
     arguments: Vec<Argument>,
+    /// Where messages are packed and unpacked, and its bytes.
+    staged: Option<(DevicePointer, u64)>,
 }
 
 /// A rank's streams; given back when they are dropped.
@@ -111,6 +113,7 @@ impl Device {
             pointers: Vec::new(),
             integers: Vec::new(),
             arguments: Vec::new(),
+            staged: None,
         })
     }
 
@@ -293,6 +296,38 @@ impl Backend for Device {
         Ok(self.launch(&launches, self.streams.movement)?)
     }
 
+    fn stage(&mut self, bytes: usize) -> Result<*mut u8, Trouble> {
+        let bytes = (bytes as u64).max(1);
+        let pointer = match self.staged {
+            Some((pointer, there)) if there >= bytes => pointer,
+            Some(_) | None => {
+                // What was started may still use the old one.
+                self.driver.synchronize(self.streams.movement)?;
+                if let Some((old, _)) = self.staged.take() {
+                    self.driver.free(old)?;
+                }
+                let pointer = self.driver.allocate(bytes)?;
+                self.staged = Some((pointer, bytes));
+                pointer
+            }
+        };
+        Ok(std::ptr::without_provenance_mut(pointer.0 as usize))
+    }
+
+    unsafe fn fetch(&mut self, source: *const u8, bytes: &mut [u8]) -> Result<(), Trouble> {
+        match bytes {
+            [] => Ok(()),
+            bytes => Ok(self.driver.copy_to_host(bytes, on_device(source), self.streams.movement)?),
+        }
+    }
+
+    unsafe fn store(&mut self, bytes: &[u8], target: *mut u8) -> Result<(), Trouble> {
+        match bytes {
+            [] => Ok(()),
+            bytes => Ok(self.driver.copy_to_device(on_device(target), bytes, self.streams.movement)?),
+        }
+    }
+
     unsafe fn clear(&mut self, target: *mut u8, bytes: usize) -> Result<(), Trouble> {
         Ok(self.driver.fill(on_device(target), 0, bytes as u64, self.streams.movement)?)
     }
@@ -315,6 +350,15 @@ impl Backend for Device {
 
     fn close(&self) {
         // A rank has no threads beside its own here.
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if let Some((pointer, _)) = self.staged {
+            // A device that is broken was reported when it broke.
+            let _ = self.driver.free(pointer);
+        }
     }
 }
 

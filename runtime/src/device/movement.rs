@@ -60,7 +60,8 @@ fn collect(program: &Program, body: &[Instruction], found: &mut BTreeMap<String,
 fn of_collective(program: &Program, collective: &Collective) -> Vec<DeviceCall> {
     let members = program.mesh.group_size(&collective.axes) as u32;
     let tensors = collective.tensors.iter();
-    let calls = tensors.filter_map(|tensor| {
+    let calls = tensors.flat_map(|tensor| {
+        let copied = || Some(cuda::copy_blocks(&block_copy(&tensor.transfer, tensor.dtype.bytes())));
         let reduced = |reduction, targets| {
             let range = 0..tensor.transfer.block_elements();
             let members = [members, targets];
@@ -68,13 +69,17 @@ fn of_collective(program: &Program, collective: &Collective) -> Vec<DeviceCall> 
         };
         match collective.kind {
             CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => {
-                Some(cuda::copy_blocks(&block_copy(&tensor.transfer, tensor.dtype.bytes())))
+                [copied(), None, None]
             }
-            CollectiveKind::ReduceScatter(reduction) => reduced(reduction, 1),
-            CollectiveKind::AllReduce(reduction) => reduced(reduction, members),
+            // Between processes each packs its own block beside those that come in.
+            CollectiveKind::ReduceScatter(reduction) => [copied(), reduced(reduction, 1), None],
+            // Between processes each reduces its share into its own target alone.
+            CollectiveKind::AllReduce(reduction) => {
+                [copied(), reduced(reduction, members), reduced(reduction, 1)]
+            }
         }
     });
-    calls.collect()
+    calls.flatten().collect()
 }
 
 /// A block as a copy of pieces.

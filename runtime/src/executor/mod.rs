@@ -4,6 +4,7 @@
 //! well.
 
 mod exchange;
+mod messages;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,9 +15,11 @@ use crate::collectives::{Refusal, Seat};
 use crate::error::Result as RuntimeResult;
 use crate::health::Health;
 use crate::link::{Linked, LinkedFloats, LinkedOperation, Placer};
+use crate::processes::Transport;
 use crate::program::instruction::LOOP_DEPTH_LIMIT;
 use crate::program::{DType, LocationId, LoopOrder, Operation, Reduction, Space, Transfer};
 use dtlc_emulator::DriverError;
+use messages::Letters;
 
 /// Why a rank left its step.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +51,8 @@ pub enum Trouble {
     },
     /// A device says so.
     Device(Box<DriverError>),
+    /// This machine says so.
+    Machine(String),
 }
 
 /// A float that is none of the finite numbers.
@@ -208,6 +213,25 @@ pub trait Backend: Send {
         targets: &[*mut u8],
     ) -> Result<(), Trouble>;
 
+    /// A place in its memory for blocks on their way to or from other processes, aligned to every type. What the last one
+    /// held is lost. It grows in the first step, and later steps find it as large as they need.
+    ///
+    /// # Errors
+    /// There is no room.
+    fn stage(&mut self, bytes: usize) -> Result<*mut u8, Trouble>;
+
+    /// Copies bytes of its memory out, behind the movements that were started.
+    ///
+    /// # Safety
+    /// They lie in memory that is this rank's own.
+    unsafe fn fetch(&mut self, source: *const u8, bytes: &mut [u8]) -> Result<(), Trouble>;
+
+    /// Copies bytes into its memory, behind the movements that were started. They may be gone when it returns.
+    ///
+    /// # Safety
+    /// The target lies in memory that is this rank's own.
+    unsafe fn store(&mut self, bytes: &[u8], target: *mut u8) -> Result<(), Trouble>;
+
     /// Sets bytes to zero.
     ///
     /// # Safety
@@ -253,6 +277,9 @@ struct Frame<B> {
     /// Members' buffers of the tensor that is being reduced.
     sources: Vec<*const u8>,
     targets: Vec<*mut u8>,
+    /// What carries messages where a group's members are in other processes.
+    transport: Option<Arc<dyn Transport>>,
+    letters: Letters,
 }
 
 // SAFETY: the pointers lead into memory that the session keeps alive as long as the executor, and
@@ -260,7 +287,8 @@ struct Frame<B> {
 unsafe impl<B: Backend> Send for Executor<B> {}
 
 impl<B: Backend> Executor<B> {
-    /// An executor for linked instructions, which refer to the memory of `backend` and to `seats`.
+    /// An executor for linked instructions, which refer to the memory of `backend` and to `seats`. Where there is a transport,
+    /// all other ranks are in other processes.
     #[must_use]
     pub fn new(
         rank: usize,
@@ -269,6 +297,7 @@ impl<B: Backend> Executor<B> {
         seats: Vec<Seat>,
         health: Arc<Health>,
         (spin, timeout, watch): (u32, Duration, Watch),
+        transport: Option<Arc<dyn Transport>>,
     ) -> Self {
         let members = seats.iter().map(Seat::members).max().unwrap_or(0);
         let frame = Frame {
@@ -282,6 +311,8 @@ impl<B: Backend> Executor<B> {
             point: Point::default(),
             sources: vec![std::ptr::null(); members],
             targets: vec![std::ptr::null_mut(); members],
+            letters: Letters::new(members),
+            transport,
         };
         Self { body, frame }
     }

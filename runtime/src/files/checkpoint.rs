@@ -8,7 +8,7 @@ use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::safetensors::{Item, TensorFile, write};
+use super::safetensors::{Item, TensorFile, give, write};
 use super::values::{Refused, find_float};
 use crate::error::{Result, RuntimeError};
 use crate::program::{Role, StateId, StateTensor};
@@ -82,20 +82,28 @@ pub fn data_of(path: &Path) -> Result<Option<String>> {
     Ok(TensorFile::open(path)?.metadata().get("data").cloned())
 }
 
-/// Writes all state into a folder, which is made if it is not there. `data` tells the run's data from other.
+/// Writes all state into a folder, which is made if it is not there. `data` tells the run's data from other. Where there are
+/// several processes all call this, and that of rank 0 writes.
 ///
 /// # Errors
-/// The system refuses.
+/// The system refuses; a process does not come.
 pub fn save(session: &Session, folder: &Path, progress: Progress, data: &str) -> Result<PathBuf> {
-    std::fs::create_dir_all(folder).map_err(|error| RuntimeError::file(folder, &error))?;
     let path = path_of(folder, progress.step);
     let item = |(index, tensor): (usize, &StateTensor)| Item {
         name: key(tensor),
         dtype: tensor.layout.dtype,
         shape: tensor.layout.global_shape(),
-        bytes: Box::new(move || Ok(session.state(StateId(index as u32))?.bytes)),
+        bytes: Box::new(move || {
+            let whole = session.collect_state(StateId(index as u32))?;
+            Ok(whole.map(|whole| whole.bytes).unwrap_or_default())
+        }),
     };
     let items = session.program().state.iter().enumerate().map(item).collect();
+    if !session.is_first() {
+        give(items)?;
+        return Ok(path);
+    }
+    std::fs::create_dir_all(folder).map_err(|error| RuntimeError::file(folder, &error))?;
     let metadata = BTreeMap::from([
         ("format".to_owned(), FORMAT.to_owned()),
         ("program".to_owned(), session.program().name.clone()),

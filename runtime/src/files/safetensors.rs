@@ -186,8 +186,7 @@ impl<'a> Item<'a> {
 /// # Errors
 /// The system refuses, two items have one name, or an item's bytes can't be had.
 pub fn write(path: &Path, mut items: Vec<Item<'_>>, metadata: &BTreeMap<String, String>) -> Result<()> {
-    // Wide types first keeps every tensor aligned to its type.
-    items.sort_by(|a, b| b.dtype.bytes().cmp(&a.dtype.bytes()).then_with(|| a.name.cmp(&b.name)));
+    sort(&mut items);
     let header = header(&items, metadata)?;
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
@@ -198,6 +197,20 @@ pub fn write(path: &Path, mut items: Vec<Item<'_>>, metadata: &BTreeMap<String, 
         let _ = std::fs::remove_file(&temporary);
     }
     result
+}
+
+/// Asks for every item's bytes in the order of a file, and writes none: they go to another process, which does.
+///
+/// # Errors
+/// An item's bytes can't be had.
+pub fn give(mut items: Vec<Item<'_>>) -> Result<()> {
+    sort(&mut items);
+    items.iter().try_for_each(|item| (item.bytes)().map(drop))
+}
+
+/// Wide types first keeps every tensor aligned to its type.
+fn sort(items: &mut [Item<'_>]) {
+    items.sort_by(|a, b| b.dtype.bytes().cmp(&a.dtype.bytes()).then_with(|| a.name.cmp(&b.name)));
 }
 
 fn header(items: &[Item<'_>], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>> {

@@ -16,7 +16,7 @@ pub struct Piece {
     pub bytes: usize,
 }
 
-/// All memory of all ranks. Only the owner of the session touches it while no step runs.
+/// All memory of all ranks that are in this process. Only the owner of the session touches it while no step runs.
 pub enum Memories {
     /// In this process.
     Host(Vec<RankMemory>),
@@ -32,7 +32,7 @@ impl Default for Memories {
 }
 
 impl Memories {
-    /// Lets `fill` write all of a piece, the same on every rank, in the order of the ranks.
+    /// Lets `fill` write all of a piece, the same on every rank here, in the order of the ranks.
     ///
     /// # Errors
     /// What a device says.
@@ -58,7 +58,7 @@ impl Memories {
         }
     }
 
-    /// Shows `read` a piece of a rank.
+    /// Shows `read` a piece of a rank, counted from the first one here.
     ///
     /// # Errors
     /// What a device says.

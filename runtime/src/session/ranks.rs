@@ -86,12 +86,20 @@ pub struct Rank<B: Backend> {
     control: Arc<Control>,
     /// Whether to poison the arena before each step.
     poison: bool,
+    /// Whether the other ranks are in other processes.
+    elsewhere: bool,
 }
 
 impl<B: Backend> Rank<B> {
     /// A rank that has done nothing yet.
-    pub fn new(number: usize, executor: Executor<B>, control: Arc<Control>, poison: bool) -> Self {
-        Self { number, executor, control, poison }
+    pub fn new(
+        number: usize,
+        executor: Executor<B>,
+        control: Arc<Control>,
+        poison: bool,
+        elsewhere: bool,
+    ) -> Self {
+        Self { number, executor, control, poison, elsewhere }
     }
 
     /// Runs a step whenever one is asked for, until the session closes.
@@ -149,11 +157,21 @@ impl<B: Backend> Rank<B> {
                 let own = self.name(self.number);
                 Some(RuntimeError::of_device(&format!("{own} at {place}"), &error))
             }
+            Trouble::Machine(reason) => {
+                Some(RuntimeError::Fault(format!("{} at {place}: {reason}", self.name(self.number))))
+            }
             Trouble::Refused { refusal: Refusal::Abandoned, .. } => None,
+            Trouble::Refused { refusal: Refusal::Gone(rank), .. } => {
+                let (gone, own) = (self.name(rank), self.name(self.number));
+                Some(RuntimeError::Fault(format!(
+                    "{gone} is gone: its process ended without a word; {own} is at {place}"
+                )))
+            }
             Trouble::Refused { seat, refusal: Refusal::Missing(member) } => {
                 let missing = self.executor.seats()[seat].rank(member);
                 let whereabouts = match self.control.health.position(missing) {
                     Some(location) => format!("it is at {}", self.place(location)),
+                    None if self.elsewhere => "it is in another process".to_owned(),
                     None => "it is in no instruction".to_owned(),
                 };
                 let (missing, own) = (self.name(missing), self.name(self.number));

@@ -78,11 +78,20 @@ impl Session {
         self.scatter_to(&input.layout, Space::Input, input.offset, whole)
     }
 
-    /// A state tensor, whole and without pads.
+    /// A state tensor, whole and without pads, in a world of one process.
     ///
     /// # Errors
-    /// What a device says.
+    /// What a device says; parts of it are in other processes.
     pub fn state(&self, id: StateId) -> Result<HostTensor> {
+        self.only_process()?;
+        self.collect_state(id)?.ok_or_else(|| RuntimeError::Bug("no rank 0".into()))
+    }
+
+    /// A state tensor, whole and without pads, in the process of rank 0. All processes call this, and give their parts.
+    ///
+    /// # Errors
+    /// What a device says; a process does not come.
+    pub fn collect_state(&self, id: StateId) -> Result<Option<HostTensor>> {
         let tensor = &self.program.state[id.index()];
         self.gather_from(&tensor.layout, Space::State, tensor.offset)
     }
@@ -106,47 +115,86 @@ impl Session {
         self.scatter_to(&tensor.layout, Space::State, tensor.offset, whole)
     }
 
-    /// An output of the last step, whole.
+    /// An output of the last step, whole, in a world of one process.
     ///
     /// # Errors
-    /// What a device says.
+    /// What a device says; parts of it are in other processes.
     pub fn output(&self, output: &Output) -> Result<HostTensor> {
+        self.only_process()?;
+        self.collect_output(output)?.ok_or_else(|| RuntimeError::Bug("no rank 0".into()))
+    }
+
+    /// An output of the last step, whole, in the process of rank 0. All processes call this, and give their parts.
+    ///
+    /// # Errors
+    /// What a device says; a process does not come.
+    pub fn collect_output(&self, output: &Output) -> Result<Option<HostTensor>> {
         self.gather_from(&output.layout, output.buffer.space, output.buffer.offset)
     }
 
-    /// The first element of an output of the last step as a number, such as the loss; `None` if
-    /// there is no output of that name.
+    fn only_process(&self) -> Result<()> {
+        match self.world.transport() {
+            None => Ok(()),
+            Some(_) => Err(RuntimeError::Bug("a tensor of several processes is asked of one".into())),
+        }
+    }
+
+    /// The first element of an output of the last step as a number, such as the loss, as the first rank here has it;
+    /// `None` if there is no output of that name.
     ///
     /// # Errors
     /// What a device says.
     pub fn scalar(&self, name: &str) -> Result<Option<f32>> {
         let output = self.program.outputs.iter().find(|output| output.name.template == name);
-        let Some(output) = output else { return Ok(None) };
-        Ok(self.output(output)?.to_f32().first().copied())
+        let Some(Output { layout, buffer, .. }) = output else { return Ok(None) };
+        let bytes = layout.dtype.bytes() as usize;
+        let piece = Piece { space: buffer.space, offset: buffer.offset, bytes };
+        let mut first = HostTensor { dtype: layout.dtype, shape: vec![1], bytes: Vec::new() };
+        self.memories.read(0, piece, |element| first.bytes.extend_from_slice(element))?;
+        Ok(first.to_f32().first().copied())
     }
 
     fn scatter_to(&mut self, layout: &Layout, space: Space, offset: u64, whole: &[u8]) -> Result<()> {
         let mesh = &self.program.mesh;
         let piece = Piece { space, offset, bytes: layout.local_bytes(mesh) as usize };
         self.memories.write(piece, |shards| {
-            for (rank, shard) in shards.into_iter().enumerate() {
+            for (rank, shard) in self.world.here().zip(shards) {
                 scatter(layout, mesh, &mesh.coordinates(rank as u64), whole, shard);
             }
         })
     }
 
-    fn gather_from(&self, layout: &Layout, space: Space, offset: u64) -> Result<HostTensor> {
+    /// The whole tensor where rank 0 is; nothing elsewhere, from where the parts come.
+    fn gather_from(&self, layout: &Layout, space: Space, offset: u64) -> Result<Option<HostTensor>> {
         let mesh = &self.program.mesh;
         let piece = Piece { space, offset, bytes: layout.local_bytes(mesh) as usize };
-        let mut whole = vec![0; (layout.global_elements() * layout.dtype.bytes()) as usize];
-        for rank in 0..self.ranks {
+        let whole = if self.is_first() { layout.global_elements() * layout.dtype.bytes() } else { 0 };
+        let mut whole = vec![0; whole as usize];
+        let here = self.world.here();
+        for rank in 0..self.ranks() {
             let coordinates = mesh.coordinates(rank as u64);
-            if is_first_replica(layout, &coordinates) {
-                self.memories
-                    .read(rank, piece, |shard| gather(layout, mesh, &coordinates, shard, &mut whole))?;
+            if !is_first_replica(layout, &coordinates) {
+                continue;
+            }
+            if here.contains(&rank) && self.is_first() {
+                self.memories.read(rank - here.start, piece, |shard| {
+                    gather(layout, mesh, &coordinates, shard, &mut whole);
+                })?;
+                continue;
+            }
+            let mut part = Vec::new();
+            if here.contains(&rank) {
+                self.memories.read(rank - here.start, piece, |shard| part.extend_from_slice(shard))?;
+            }
+            if let Some(part) = self.hand_to_first(rank, part)? {
+                if part.len() != piece.bytes {
+                    return Err(RuntimeError::Bug(format!("rank {rank} sent {} bytes", part.len())));
+                }
+                gather(layout, mesh, &coordinates, &part, &mut whole);
             }
         }
-        Ok(HostTensor { dtype: layout.dtype, shape: layout.global_shape(), bytes: whole })
+        let tensor = HostTensor { dtype: layout.dtype, shape: layout.global_shape(), bytes: whole };
+        Ok(self.is_first().then_some(tensor))
     }
 
     /// Computes each rank's shard of a tensor's initial value, ranks and their threads side by side.
@@ -157,7 +205,7 @@ impl Session {
         let piece = Piece { space: Space::State, offset: tensor.offset, bytes };
         self.memories.write(piece, |shards| {
             std::thread::scope(|scope| {
-                for (rank, shard) in shards.into_iter().enumerate() {
+                for (rank, shard) in self.world.here().zip(shards) {
                     let coordinates = mesh.coordinates(rank as u64);
                     for (index, part) in shard.chunks_mut(share * width).enumerate() {
                         let coordinates = coordinates.clone();

@@ -3,6 +3,13 @@
 
 pub mod libraries;
 
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use dtlc_runtime::processes::Transport;
+use dtlc_runtime::processes::rendezvous::{Party, Place, meet};
 use dtlc_runtime::program::*;
 use dtlc_runtime::session::{Options, Session};
 
@@ -82,6 +89,33 @@ pub fn start(program: &Program, options: Options) -> Session {
     let read = Program::from_bytes(&bytes).expect("the program reads back");
     assert_eq!(&read, program);
     Session::start(read, options).expect("the session starts")
+}
+
+/// Runs `body` once for each of so many ranks, as if each were a process of its own: they speak over TCP.
+pub fn spread<T: Send>(ranks: usize, body: impl Fn(Arc<dyn Transport>) -> T + Sync) -> Vec<T> {
+    let place = free_place();
+    // Worlds of tests that run side by side may come to the same ports, and are told apart by their keys.
+    static WORLDS: AtomicU8 = AtomicU8::new(0);
+    let key = [WORLDS.fetch_add(1, Ordering::Relaxed); 32];
+    std::thread::scope(|scope| {
+        let process = |rank| {
+            let (place, body) = (&place, &body);
+            scope.spawn(move || {
+                let party = Party { rank, ranks, key };
+                let transport = meet(place, &party, 1 << 24, Duration::from_secs(60)).expect("all come");
+                body(Arc::new(transport))
+            })
+        };
+        let processes: Vec<_> = (0..ranks).map(process).collect();
+        processes.into_iter().map(|process| process.join().expect("no panic")).collect()
+    })
+}
+
+/// A place where nobody listens; should one of its ports be taken in between, there are others.
+pub fn free_place() -> Place {
+    let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let first = free.expect("a free port").port();
+    Place { host: "127.0.0.1".into(), ports: (first..=u16::MAX).take(8).collect() }
 }
 
 /// The values of an output.

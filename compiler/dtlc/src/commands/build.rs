@@ -2,16 +2,15 @@
 
 use crate::bundle::{Bundle, Header};
 use crate::cli::{Build, BuildTarget, Built, Device};
-use crate::commands::train::{require_optimizer, train_with};
-use crate::commands::watch;
+use crate::commands::train::{options, require_optimizer, train_with};
 use crate::device::{Processor, Target};
 use crate::failure::Failure;
+use crate::launcher::Launched;
 use crate::output::Output;
 use crate::pipeline::Mode;
-use crate::{files, launcher, load, machine};
+use crate::{files, load, machine};
 use clap::ValueEnum;
 use dtlc_runtime::program::Program;
-use dtlc_runtime::session::Options;
 use std::path::Path;
 
 /// Builds an executable.
@@ -51,7 +50,8 @@ pub fn run(arguments: &Build, output: &Output) -> Result<(), Failure> {
 /// The data is at fault, a step fails, or Ctrl-C.
 pub fn run_built(bundle: &Bundle, arguments: &Built, output: &Output) -> Result<(), Failure> {
     let program = Program::from_bytes(&bundle.program).map_err(|error| Failure::Fault(error.to_string()))?;
-    launcher::require_one_process(program.mesh.ranks(), |name| std::env::var(name).ok())?;
+    let launched = Launched::here()?;
+    launched.as_ref().map_or(Ok(()), |launched| launched.require(program.mesh.ranks()))?;
     let device = arguments.device.or_else(|| Device::from_str(&bundle.header.device, false).ok());
     let device = device.unwrap_or(Device::Cpu);
     if device != Device::Cpu && program.device.is_none() {
@@ -60,9 +60,9 @@ pub fn run_built(bundle: &Bundle, arguments: &Built, output: &Output) -> Result<
             "it has no code for `--device {name}`: it was built with `--target cpu`, not `cuda`"
         )));
     }
-    let processor = Processor::open(device)?;
-    let watch = watch(arguments.training.check_finite);
-    let session = || processor.start(program, Options { watch, ..Options::default() });
+    let processor = Processor::open(device, launched.as_ref())?;
+    let options = options(&arguments.training);
+    let session = || machine::launch(&bundle.program, &processor, options, launched.as_ref());
     train_with(session, bundle.header.bounds.clone(), &arguments.training, output)
 }
 

@@ -4,6 +4,7 @@ use crate::cli::{Run, WithRespectTo};
 use crate::commands::watch;
 use crate::device::Processor;
 use crate::failure::Failure;
+use crate::launcher::require_one_process;
 use crate::load::{SourceText, options};
 use crate::machine::{self, index_bounds};
 use crate::output::Output;
@@ -24,7 +25,8 @@ use std::path::Path;
 /// # Errors
 /// The model, the plan or the data is at fault, or the run fails.
 pub fn run(arguments: &Run, output: &Output) -> Result<(), Failure> {
-    let processor = Processor::open(arguments.device)?;
+    require_one_process("dtlc run")?;
+    let processor = Processor::open(arguments.device, None)?;
     let target = processor.target()?;
     let inputs = read_all(&arguments.inputs)?;
     let source = SourceText::read(&arguments.source.file)?;

@@ -4,6 +4,7 @@ use crate::cli::{Train, Training};
 use crate::commands::watch;
 use crate::device::Processor;
 use crate::failure::{Failure, show_diagnostics};
+use crate::launcher::Launched;
 use crate::load::load;
 use crate::machine;
 use crate::output::Output;
@@ -13,13 +14,14 @@ use dtlc_runtime::files::checkpoint::{self, Progress};
 use dtlc_runtime::files::data::{Data, DataOptions, TokenWidth};
 use dtlc_runtime::files::values::IndexBound;
 use dtlc_runtime::files::weights::load_weights;
-use dtlc_runtime::session::Session;
+use dtlc_runtime::session::{Options, Session};
 use dtlc_runtime::train::{Checkpoints, Ending, StepReport, TrainOptions, train};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// The seed where none is given.
 const DEFAULT_SEED: u64 = 1;
@@ -29,14 +31,24 @@ const DEFAULT_SEED: u64 = 1;
 /// # Errors
 /// The model, the plan or the data is at fault, a step fails, or Ctrl-C.
 pub fn run(arguments: &Train, output: &Output) -> Result<(), Failure> {
-    let processor = Processor::open(arguments.device)?;
+    let launched = Launched::here()?;
+    let processor = Processor::open(arguments.device, launched.as_ref())?;
     let target = processor.target()?;
     let compiled = load(&arguments.source)?;
     require_optimizer(&compiled)?;
     let bounds = machine::bounds(&compiled)?;
-    let watch = watch(arguments.training.check_finite);
-    let session = || machine::start(&compiled, Mode::Train, (&processor, &target), watch);
+    let session = || {
+        let artifact = machine::artifact(&compiled, Mode::Train, &target)?;
+        machine::launch(&artifact, &processor, options(&arguments.training), launched.as_ref())
+    };
     train_with(session, bounds, &arguments.training, output)
+}
+
+/// How a session trains.
+#[must_use]
+pub fn options(arguments: &Training) -> Options {
+    let timeout = Duration::from_secs(arguments.timeout);
+    Options { timeout, watch: watch(arguments.check_finite), ..Options::default() }
 }
 
 /// Trains in a session that `start` starts, of a program whose integer inputs index what `bounds` say.
@@ -51,28 +63,12 @@ pub fn train_with(
 ) -> Result<(), Failure> {
     let stop = listen_for_interrupts()?;
     let mut session = start()?;
-    let Start { progress: Progress { step: done, seed }, data: before, lock: _lock } =
-        prepare(arguments, &mut session, output)?;
-    let data = Data::open(&arguments.data, session.program(), data_options(&bounds, seed))?.held_to(bounds);
-    if before.is_some_and(|before| before != data.fingerprint()) {
-        warn_of_other_data(output);
+    let ended = train_in(&mut session, bounds, arguments, &stop, output);
+    match &ended {
+        Ok(_) => session.part(),
+        Err(failure) => session.fail(&failure.text()),
     }
-    let checkpoints = arguments
-        .checkpoint
-        .clone()
-        .map(|folder| Checkpoints { folder, interval: arguments.every.unwrap_or(0) });
-    if done >= arguments.steps {
-        output.note(&format!("step {done} is done, and `--steps {}` asks for no more", arguments.steps));
-    }
-    let options = TrainOptions { first_step: done + 1, last_step: arguments.steps, seed, checkpoints };
-    let mut progress = Display::new(output, arguments.steps, done);
-    let ending = train(&mut session, &data, &options, &stop, |report| {
-        if progress.show(report).is_err() {
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        }
-    });
-    let written = progress.finish();
-    match (ending?, written) {
+    match ended? {
         (Ending::Finished, written) => written,
         // Who only wanted the first lines must not take the run for a whole one.
         (Ending::Stopped { .. }, Err(Failure::ClosedPipe)) => {
@@ -81,6 +77,42 @@ pub fn train_with(
         }
         (Ending::Stopped { .. }, written) => written.and(Err(Failure::Interrupted)),
     }
+}
+
+/// How training ended, which is the same in all processes of a run, and what became of the output.
+fn train_in(
+    session: &mut Session,
+    bounds: Vec<IndexBound>,
+    arguments: &Training,
+    stop: &AtomicBool,
+    output: &Output,
+) -> Result<(Ending, Result<(), Failure>), Failure> {
+    // One process speaks for all.
+    let speaker = session.is_first().then_some(output);
+    let Start { progress: Progress { step: done, seed }, data: before, lock: _lock } =
+        prepare(arguments, session, speaker)?;
+    let data = Data::open(&arguments.data, session.program(), data_options(&bounds, seed))?.held_to(bounds);
+    if let Some(output) = speaker {
+        if before.is_some_and(|before| before != data.fingerprint()) {
+            warn_of_other_data(output);
+        }
+        if done >= arguments.steps {
+            output.note(&format!("step {done} is done, and `--steps {}` asks for no more", arguments.steps));
+        }
+    }
+    let checkpoints = arguments
+        .checkpoint
+        .clone()
+        .map(|folder| Checkpoints { folder, interval: arguments.every.unwrap_or(0) });
+    let options = TrainOptions { first_step: done + 1, last_step: arguments.steps, seed, checkpoints };
+    let mut progress = Display::new(speaker, arguments.steps, done);
+    let ending = train(session, &data, &options, stop, |report| {
+        if progress.show(report).is_err() {
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    let written = progress.finish();
+    Ok((ending?, written))
 }
 
 /// Ctrl-C sets the flag, and ends the process where the flag is set already.
@@ -136,12 +168,13 @@ fn warn_of_other_data(output: &Output) {
     show_diagnostics(&[diagnostic], &SourceMap::new(), output);
 }
 
-/// Sets the state that a run starts from.
-fn prepare(arguments: &Training, session: &mut Session, output: &Output) -> Result<Start, Failure> {
+/// Sets the state that a run starts from. Who speaks for it keeps the folder of checkpoints.
+fn prepare(arguments: &Training, session: &mut Session, speaker: Option<&Output>) -> Result<Start, Failure> {
     if let Some(folder) = arguments.checkpoint.as_deref().filter(|_| arguments.resume) {
-        return resume(folder, arguments.seed, session, output);
+        return resume(folder, arguments.seed, session, speaker);
     }
-    let lock = arguments.checkpoint.as_deref().map(start_folder).transpose()?;
+    let folder = arguments.checkpoint.as_deref().filter(|_| speaker.is_some());
+    let lock = folder.map(start_folder).transpose()?;
     let seed = arguments.seed.unwrap_or(DEFAULT_SEED);
     if arguments.weights.is_empty() {
         session.initialise(seed)?;
@@ -171,24 +204,26 @@ fn resume(
     folder: &Path,
     seed: Option<u64>,
     session: &mut Session,
-    output: &Output,
+    speaker: Option<&Output>,
 ) -> Result<Start, Failure> {
     let Some(path) = checkpoint::newest(folder)? else {
         return Err(crate::files::unusable(folder, &"it holds no checkpoint to go on from"));
     };
-    let lock = checkpoint::lock(folder)?;
+    let lock = speaker.map(|_| checkpoint::lock(folder)).transpose()?;
     let progress = checkpoint::load(session, &path)?;
     if seed.is_some_and(|seed| seed != progress.seed) {
         let reason = format!("its run has seed {}; leave `--seed` out, or give that one", progress.seed);
         return Err(crate::files::unusable(&path, &reason));
     }
-    output.note(&format!("going on from {} (step {})", path.display(), progress.step));
-    Ok(Start { progress, data: checkpoint::data_of(&path)?, lock: Some(lock) })
+    if let Some(output) = speaker {
+        output.note(&format!("going on from {} (step {})", path.display(), progress.step));
+    }
+    Ok(Start { progress, data: checkpoint::data_of(&path)?, lock })
 }
 
-/// Shows steps: a bar on a terminal, else a line each.
+/// Shows steps: a bar on a terminal, else a line each; nothing where another process speaks.
 struct Display<'a> {
-    output: &'a Output,
+    output: Option<&'a Output>,
     bar: Option<ProgressBar>,
     steps: u64,
     /// The first failure to write.
@@ -199,8 +234,8 @@ struct Display<'a> {
 }
 
 impl<'a> Display<'a> {
-    fn new(output: &'a Output, steps: u64, done: u64) -> Self {
-        let bar = output.shows_progress().then(|| {
+    fn new(output: Option<&'a Output>, steps: u64, done: u64) -> Self {
+        let bar = output.is_some_and(Output::shows_progress).then(|| {
             let bar = ProgressBar::new(steps).with_position(done).with_style(style());
             bar.reset_eta();
             bar
@@ -213,17 +248,20 @@ impl<'a> Display<'a> {
         self.last = Some(*report);
         if self.lost.is_none() && report.loss.is_some_and(f32::is_nan) {
             self.lost = Some(report.step);
-            self.output.note(&format!("from step {} on the loss is not a number", report.step));
+            if let Some(output) = self.output {
+                output.note(&format!("from step {} on the loss is not a number", report.step));
+            }
         }
         if let Some(bar) = &self.bar {
             bar.set_position(report.step);
             bar.set_message(figures(report));
             return Ok(());
         }
-        let written = if self.output.json {
-            self.output.json(report)
+        let Some(output) = self.output else { return Ok(()) };
+        let written = if output.json {
+            output.json(report)
         } else {
-            self.output.text(&format!("step {}/{}: {}\n", report.step, self.steps, figures(report)))
+            output.text(&format!("step {}/{}: {}\n", report.step, self.steps, figures(report)))
         };
         written.map_err(|failure| self.failed = Some(failure))
     }
@@ -231,8 +269,8 @@ impl<'a> Display<'a> {
     fn finish(self) -> Result<(), Failure> {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
-            if let Some(report) = &self.last {
-                self.output.text(&format!("step {}/{}: {}\n", report.step, self.steps, figures(report)))?;
+            if let (Some(output), Some(report)) = (self.output, &self.last) {
+                output.text(&format!("step {}/{}: {}\n", report.step, self.steps, figures(report)))?;
             }
         }
         match (self.failed, self.lost) {

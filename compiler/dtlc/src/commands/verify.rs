@@ -3,6 +3,7 @@
 use crate::cli::Verify;
 use crate::device::Processor;
 use crate::failure::Failure;
+use crate::launcher::require_one_process;
 use crate::load::{SourceText, options};
 use crate::output::Output;
 use crate::pipeline::{Mode, Stage, compile};
@@ -16,7 +17,8 @@ use serde_json::json;
 /// # Errors
 /// The file is at fault, a run fails, or the difference is larger than rounding explains.
 pub fn run(arguments: &Verify, output: &Output) -> Result<(), Failure> {
-    let processor = Processor::open(arguments.device)?;
+    require_one_process("dtlc verify")?;
+    let processor = Processor::open(arguments.device, None)?;
     let target = processor.target()?;
     let source = SourceText::read(&arguments.source.file)?;
     let options = options(&arguments.source.choice);

@@ -74,17 +74,6 @@ fn a_built_file_says_what_it_is_and_what_it_wants() {
 }
 
 #[test]
-fn a_built_file_is_started_once() {
-    let dtlc = built();
-    let (trainer, folder) = (dtlc.path("trainer"), dtlc.folder.path());
-    let options = ["--data", "text.txt", "--steps", "1"];
-    let (status, _, stderr) = run(&trainer, folder, &options, &[("OMPI_COMM_WORLD_SIZE", "4")]);
-    assert!(status == 3 && stderr.contains("one of 4 processes"), "{status} {stderr}");
-    let (status, _, stderr) = run(&trainer, folder, &options, &[("OMPI_COMM_WORLD_SIZE", "1")]);
-    assert_eq!(status, 0, "{stderr}");
-}
-
-#[test]
 fn a_file_built_for_a_device_runs_on_an_emulated_one() {
     let dtlc = built();
     let (folder, options) = (dtlc.folder.path(), ["--data", "text.txt", "--steps", "2", "--json"]);

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use super::{
     Affine, AttentionBackwardCall, AttentionCall, AxisId, BufferRef, Collective, CollectiveKind,
     CollectiveTensor, DType, Initial, Instruction, KernelCall, Layout, LocationId, Loop, Mesh, Operation,
-    Part, Position, Program, Reduction, StateId, StateTensor, TensorName, Variable,
+    Part, Position, Program, Reduction, StateId, StateTensor, TensorName, Transfer, Variable,
     instruction::LOOP_DEPTH_LIMIT, instruction::Space,
 };
 
@@ -240,6 +240,11 @@ impl Program {
         };
         let transfer = tensor.transfer;
         require(transfer.block_elements() <= BYTES_LIMIT, || "its blocks are impossibly large".into())?;
+        if let CollectiveKind::AllReduce(_) = kind {
+            // Members take shares of it by their elements' numbers.
+            let whole = transfer == Transfer::whole(transfer.block_elements());
+            require(whole, || "reduces what does not lie side by side".into())?;
+        }
         let sides = [
             (&tensor.source, transfer.source, source_blocks, transfer.position == Position::SplitOutside),
             (&tensor.target, transfer.target, target_blocks, transfer.position == Position::SplitInside),
