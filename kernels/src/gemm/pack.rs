@@ -209,7 +209,9 @@ unsafe fn pack_lane_major<Stored: Number>(source: *const Stored, piece: &Piece, 
             let ahead = from.wrapping_offset(AHEAD * piece.step_stride);
             match piece.lanes {
                 WIDE => {
-                    (0..WIDE * size_of::<Stored>()).step_by(LINE).for_each(|byte| prefetch(ahead.wrapping_byte_add(byte)));
+                    (0..WIDE * size_of::<Stored>())
+                        .step_by(LINE)
+                        .for_each(|byte| prefetch(ahead.wrapping_byte_add(byte)));
                     copy_array::<Stored, WIDE>(from, to);
                 }
                 NARROW => {
