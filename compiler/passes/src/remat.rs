@@ -174,13 +174,19 @@ fn kept(
     };
     let definition = definitions(&forward.body);
     let carries: FxHashSet<Value> = forward.body.params[..forward.carries].iter().copied().collect();
-    let mut kept: FxHashSet<Value> = FxHashSet::default();
+    // Parts of gathered parameters are there to be kept, whatever becomes of the rest.
+    let is_part = |made: &Value| {
+        let maker = definition.get(made).map(|&index| &forward.body.insts[index].op);
+        program.values[*made].role == Role::Parameter && maker == Some(&Op::LocalSlice)
+    };
+    let mut kept: FxHashSet<Value> = residuals.iter().map(|residual| residual.made).filter(is_part).collect();
     let mut known = moved.clone();
+    known.extend(&kept);
     match rules.iter().rev().find(is_meant).map(|rule| &rule.policy) {
         None | Some(Policy::None) => {
             let mut sorted: Vec<Value> = residuals.iter().map(|residual| residual.made).collect();
             sorted.sort_by_key(|value| definition.get(value).copied());
-            for value in sorted {
+            for value in sorted.into_iter().filter(|value| !is_part(value)) {
                 let slice = forward.body.params[forward.carries..].contains(&value);
                 if !slice && !follows(forward, &definition, &known, value) {
                     kept.insert(value);
