@@ -12,7 +12,9 @@
 
 use super::assign::{Assignments, describe};
 use super::stores::{Owners, Stores, owners};
-use dtlc_ir::{Axis, Inst, Op, Phase, Program, Reason, Region, Role, ScalarOp, Scan, ScanOutput, Type, Value};
+use dtlc_ir::{
+    Axis, Inst, Op, Phase, Program, Reason, Region, Role, ScalarOp, Scan, ScanOutput, Type, Value,
+};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -38,8 +40,9 @@ struct Keeper<'a> {
 struct Gather {
     /// The instruction in the forward body.
     forward: usize,
-    /// The instruction in the backward body.
-    backward: usize,
+    /// The instruction in the backward body. None where only the forward pass needs the parameter, unless the backward
+    /// pass computes again what it is needed for.
+    backward: Option<usize>,
     /// What is kept.
     kept: Type,
 }
@@ -69,7 +72,9 @@ impl Keeper<'_> {
         let mut made = Vec::new();
         for Gather { forward, backward, kept } in gathers {
             let (part, inst) = self.part_of(&region.insts[forward], kept);
-            self.gather_from(part, &mut region.insts[backward]);
+            if let Some(backward) = backward {
+                self.gather_from(part, &mut region.insts[backward]);
+            }
             made.push((forward, inst));
         }
         made.into_iter().for_each(|(forward, inst)| region.insts.insert(forward + 1, inst));
@@ -78,12 +83,14 @@ impl Keeper<'_> {
     fn in_pair(&mut self, forward: &mut Inst, backward: &mut Inst) {
         let phases = (forward.phase, backward.phase);
         let (Op::Scan(from), Op::Scan(to)) = (&mut forward.op, &mut backward.op) else { return };
-        if phases.0 != Phase::Forward || from.dim != to.dim || from.reverse == to.reverse {
+        let reads = forward.results.iter().any(|result| backward.args.contains(result));
+        if phases.0 != Phase::Forward || from.dim != to.dim || from.reverse == to.reverse || !reads {
             return;
         }
         let twins = twins(&forward.args, from, &backward.args, to);
         let twin = |slice: Value| twins.get(&slice).copied();
         let mut gathers = self.gathers(&from.body.insts, &to.body.insts, |_| true, twin);
+        gathers.extend(self.forward_only(from, &gathers));
         // From the last on, so that positions in the forward body stay right.
         gathers.sort_by_key(|gather| std::cmp::Reverse(gather.forward));
         for gather in gathers {
@@ -93,7 +100,15 @@ impl Keeper<'_> {
             backward.args.insert(to.carries + to.stacks, stack);
             to.body.params.push(slice);
             to.stacks += 1;
-            self.gather_from(slice, &mut to.body.insts[gather.backward]);
+            let at = gather.backward.unwrap_or_else(|| {
+                // Nothing reads it yet, and if nothing ever does it goes away.
+                let mut inst = from.body.insts[gather.forward].clone();
+                let whole = self.program.values[inst.results[0]].clone();
+                (inst.phase, inst.results[0]) = (phases.1, self.program.values.push(whole));
+                to.body.insts.push(inst);
+                to.body.insts.len() - 1
+            });
+            self.gather_from(slice, &mut to.body.insts[at]);
         }
     }
 
@@ -119,10 +134,22 @@ impl Keeper<'_> {
             let forward = from.iter().position(same);
             let taken = |forward: &usize| found.iter().any(|gather| gather.forward == *forward);
             if let Some(forward) = forward.filter(|forward| !taken(forward)) {
-                found.push(Gather { forward, backward: at, kept });
+                found.push(Gather { forward, backward: Some(at), kept });
             }
         }
         found
+    }
+
+    /// The other gathers of a forward body.
+    fn forward_only(&self, from: &Scan, known: &[Gather]) -> Vec<Gather> {
+        let gather = |(forward, inst): (usize, &Inst)| {
+            let (slice, _) = moved(&from.body.insts, inst)?;
+            let kept = self.part(self.owners[slice]?, self.program.ty(inst.results[0]))?;
+            let is_known = known.iter().any(|gather| gather.forward == forward);
+            let is_forward = inst.phase == Phase::Forward && from.body.params.contains(&slice);
+            (is_forward && !is_known).then_some(Gather { forward, backward: None, kept })
+        };
+        from.body.insts.iter().enumerate().filter_map(gather).collect()
     }
 
     /// The part to keep of a gathered parameter; none if it is in parts over those axes anyway.
@@ -171,8 +198,9 @@ impl Keeper<'_> {
     fn gather_from(&self, part: Value, inst: &mut Inst) {
         let name = describe(self.program, part);
         if let Op::Reshard(reason) = &mut inst.op {
-            reason.text =
-                format!("{name} was kept in parts by the forward pass (`store backward`) and is needed whole");
+            reason.text = format!(
+                "{name} was kept in parts by the forward pass (`store backward`) and is needed whole"
+            );
         }
         inst.args[0] = part;
     }

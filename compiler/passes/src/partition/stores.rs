@@ -166,7 +166,8 @@ impl Rests<'_> {
             if !matches!(self.program.states[index].kind, StateKind::Parameter(_)) {
                 continue;
             }
-            let stored = stores.states[index].iter().flat_map(|shard| &self.assignments.entries[shard.1].axes);
+            let stored =
+                stores.states[index].iter().flat_map(|shard| &self.assignments.entries[shard.1].axes);
             let kept: SmallVec<[Axis; 2]> = stored.filter(|axis| axes.contains(axis)).copied().collect();
             matched |= !kept.is_empty();
             stores.kept[index].extend(kept);
