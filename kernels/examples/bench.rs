@@ -20,6 +20,7 @@ fn main() {
             products();
             attentions();
         }
+        ["products"] => products(),
         ["attention", heads, length, head_dim] => {
             let number = |word: &str| word.parse().expect("a number");
             let shape = Shape {
@@ -34,7 +35,8 @@ fn main() {
             println!("{}", forward + backward);
         }
         _ => eprintln!(
-            "bench, or bench attention HEADS POSITIONS HEAD for the seconds of a forward and a backward pass"
+            "bench, bench products for those alone, or bench attention HEADS POSITIONS HEAD for the seconds of a \
+             forward and a backward pass"
         ),
     }
 }

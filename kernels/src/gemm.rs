@@ -95,13 +95,12 @@ pub(crate) unsafe fn gemm(isa: Isa, product: &Product<'_>, scratch: *mut u8) {
         |span, columns| unsafe { block_of_right(isa, product, span, columns, packed_right) },
         // SAFETY: likewise.
         |right, place| unsafe {
-            let lanes = place.lanes.clone();
-            pack_left(isa, &product.left, product.contraction, place.span.clone(), lanes, packed_left);
+            let left = block_of_left(isa, product, place.span.clone(), place.lanes.clone(), packed_left);
             let block = Block {
                 lanes: place.lanes.len(),
                 columns: place.columns.len(),
                 depth: place.span.len(),
-                left: packed_left,
+                left,
                 right: *right,
                 output: product.output.shifted(place.lanes.start, place.columns.start),
                 accumulation: place.accumulation,
@@ -146,6 +145,35 @@ fn for_each_block<Right>(
     }
 }
 
+/// The left operand's block: where it lies if the microkernel can read it there at full speed, else packed.
+///
+/// # Safety
+/// As [`gemm`].
+unsafe fn block_of_left(
+    isa: Isa,
+    product: &Product<'_>,
+    span: Range<usize>,
+    lanes: Range<usize>,
+    packed: *mut f32,
+) -> Left {
+    let operand = &product.left;
+    let width = Microkernels::of(isa).lanes();
+    if let ([contraction], Element::F32, 1) = (product.contraction, operand.element, operand.stride)
+        // Many columns pay for packing: panels are read in order, and in place they are not.
+        && product.columns < blocking::COLUMNS
+        && blocking::stays_in_cache(operand.side.stride(contraction), span.len())
+        // A microkernel reads whole vectors.
+        && lanes.len().is_multiple_of(Microkernels::of(isa).vector())
+    {
+        let step_stride = operand.side.stride(contraction);
+        let at = lanes.start as isize + span.start as isize * step_stride;
+        let data = operand.data.cast::<f32>().wrapping_offset(at);
+        return Left { data, step_stride, panel_stride: width };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pack_left(isa, operand, product.contraction, span, lanes, packed) }
+}
+
 /// The right operand's block: where it lies if the microkernel can read it there at full speed, else packed.
 ///
 /// # Safety
@@ -180,11 +208,31 @@ pub(crate) unsafe fn pack_left(
     span: Range<usize>,
     lanes: Range<usize>,
     destination: *mut f32,
-) {
-    let panels =
-        pack::Panels { first: lanes.start, count: lanes.len(), width: Microkernels::of(isa).lanes() };
+) -> Left {
+    let width = Microkernels::of(isa).lanes();
+    let panels = pack::Panels { first: lanes.start, count: lanes.len(), width };
+    let left = Left::packed(isa, destination, span.len());
     // SAFETY: the caller's promise.
     unsafe { pack::pack(isa, operand, contraction, span, panels, destination) };
+    left
+}
+
+/// A left operand that the microkernel reads, lanes of a step side by side: packed, or f32 in place.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    data: *const f32,
+    /// Elements from a step to the next.
+    step_stride: isize,
+    /// Elements from a panel to the next.
+    panel_stride: usize,
+}
+
+impl Left {
+    /// What [`pack_left`] made of `depth` steps.
+    pub(crate) fn packed(isa: Isa, data: *const f32, depth: usize) -> Left {
+        let width = Microkernels::of(isa).lanes();
+        Left { data, step_stride: width as isize, panel_stride: width * depth }
+    }
 }
 
 /// Packs columns of a right operand over the contraction steps `span`. Needs `span.len()` floats for each
@@ -248,7 +296,7 @@ pub(crate) struct Block {
     pub lanes: usize,
     pub columns: usize,
     pub depth: usize,
-    pub left: *const f32,
+    pub left: Left,
     pub right: Right,
     pub output: Output,
     pub accumulation: Accumulation,
@@ -270,7 +318,8 @@ pub(crate) unsafe fn multiply(isa: Isa, block: &Block) {
                 lanes: kernels.lanes().min(block.lanes - lane),
                 columns: kernels.columns.min(block.columns - column),
                 depth: block.depth,
-                left: block.left.wrapping_add(lane * block.depth),
+                left: block.left.data.wrapping_add(lane / kernels.lanes() * block.left.panel_stride),
+                left_step_stride: block.left.step_stride,
                 right,
                 right_step_stride: block.right.step_stride,
                 right_column_stride: block.right.column_stride,

@@ -66,6 +66,8 @@ pub enum Role {
     Opt,
     /// Activations.
     Acts,
+    /// What the backward pass gathers parameters from; of store rules only, which it has to itself.
+    Backward,
 }
 
 /// A path of names as a plan writes it: `Block.attn.wq`. The first is a layer's name (any instance of it) or

@@ -50,9 +50,22 @@ pub fn for_each_stretch(layout: &Layout, mesh: &Mesh, coordinates: &[u64], mut v
     }
 }
 
+/// Makes all bytes zero. Fresh memory is zero already and is left alone, so that no pages are taken from the system before
+/// whoever computes with them does, on the thread that does.
+pub fn clear(bytes: &mut [u8]) {
+    const PAGE: usize = 4096;
+    for page in bytes.chunks_mut(PAGE) {
+        if page.iter().fold(0, |any, byte| any | byte) != 0 {
+            page.fill(0);
+        }
+    }
+}
+
 /// Copies a rank's part of a whole tensor into its shard.
 pub fn scatter(layout: &Layout, mesh: &Mesh, coordinates: &[u64], whole: &[u8], shard: &mut [u8]) {
-    shard.fill(0);
+    if layout.dimensions.iter().any(|dimension| dimension.padded != dimension.size) {
+        clear(shard);
+    }
     let width = layout.dtype.bytes() as usize;
     for_each_stretch(layout, mesh, coordinates, |stretch| {
         let from = &whole[stretch.global * width..][..stretch.length * width];

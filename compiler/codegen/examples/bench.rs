@@ -1,7 +1,7 @@
 //! Measures emitted kernels against copying the same number of bytes: `cargo run --release -p dtlc-codegen --example bench`.
 //!
 //! Each kernel alternates with the copy in one run, so that the ratio holds on a noisy machine. A ratio of 1 means that
-//! the kernel runs as fast as memory allows.
+//! the kernel runs as fast as memory allows. All of it on one thread, then on every core, as a rank runs its kernels.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -11,7 +11,9 @@ use dtlc_codegen::kir::{
     Access, AxisKind, Buffer, Combination, ElementType, Index, Kernel, KernelBuilder, Register, ScalarType,
     TensorId, UnaryOperator,
 };
+use std::collections::BTreeSet;
 use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use support::{Loaded, pointer};
 
@@ -34,49 +36,72 @@ struct Case {
 fn main() {
     let features = TargetFeatures::host().expect("a host that runs kernels");
     println!("{features:?}");
-    for case in CASES {
-        let (rows, width) = (case.rows, case.width);
-        for kernel in [silu(rows * width), rms_norm(rows, width), softmax(rows, width), adamw(rows * width)] {
-            measure(&case, &kernel, features);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for threads in BTreeSet::from([1, cores]) {
+        for case in CASES {
+            let (rows, width) = (case.rows, case.width);
+            for kernel in
+                [silu(rows * width), rms_norm(rows, width), softmax(rows, width), adamw(rows * width)]
+            {
+                measure(&case, &kernel, features, threads);
+            }
         }
     }
 }
 
-fn measure(case: &Case, kernel: &Kernel, features: TargetFeatures) {
+fn measure(case: &Case, kernel: &Kernel, features: TargetFeatures, threads: usize) {
     let start = Instant::now();
     let compiled = compile(kernel, features).unwrap_or_else(|error| panic!("{error}"));
     let compile_time = start.elapsed();
     let loaded = Loaded::new(kernel, &compiled);
     let mut buffers: Vec<Buffer> =
         kernel.tensors.values().map(|tensor| Buffer::F32(vec![0.5; tensor.length as usize])).collect();
-    let pointers: Vec<*mut u8> = buffers.iter_mut().map(pointer).collect();
+    let pointers: Shared<Vec<*mut u8>> = Shared(buffers.iter_mut().map(pointer).collect());
 
     // What goes over the bus: every element read, every element written.
     let passes = |access| if access == Access::ReadWrite { 2 } else { 1 };
     let bytes: u64 = kernel.tensors.values().map(|tensor| tensor.length * 4 * passes(tensor.access)).sum();
-    let source = vec![1u8; bytes as usize / 2];
-    let mut target = vec![0u8; source.len()];
-    let part_of = |whole: u64, part: u64| whole * part / case.parts..whole * (part + 1) / case.parts;
-    let mut copy_times = vec![f64::MAX; case.parts as usize];
-    let mut kernel_times = copy_times.clone();
-    for _ in 0..case.rounds {
-        for part in 0..case.parts {
-            let range = part_of(kernel.parallel_extent(), part);
-            let time = timed(case.repeats, || loaded.call(&pointers, &[], range.clone()));
-            kernel_times[part as usize] = kernel_times[part as usize].min(time);
+    let copied = bytes / 2;
+    let source = vec![1u8; copied as usize];
+    let mut target = vec![0u8; copied as usize];
+    let target = Shared(target.as_mut_ptr());
+
+    let line = StartLine { threads, arrived: AtomicUsize::new(0) };
+    let run = |thread: usize| {
+        let share_of = |whole: u64, part: u64| {
+            let shares = case.parts * threads as u64;
+            let share = part * threads as u64 + thread as u64;
+            whole * share / shares..whole * (share + 1) / shares
+        };
+        let mut kernel_times = vec![f64::MAX; case.parts as usize];
+        let mut copy_times = kernel_times.clone();
+        for _ in 0..case.rounds {
+            for part in 0..case.parts {
+                let range = share_of(kernel.parallel_extent(), part);
+                let time = line.timed(case.repeats, || loaded.call(pointers.get(), &[], range.clone()));
+                kernel_times[part as usize] = kernel_times[part as usize].min(time);
+            }
+            for part in 0..case.parts {
+                let range = share_of(copied, part);
+                let source = &source[range.start as usize..range.end as usize];
+                let time = line.timed(case.repeats, || {
+                    let target = black_box(target.get().wrapping_add(range.start as usize));
+                    // SAFETY: the range lies in both, and each thread has its own.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(black_box(source).as_ptr(), target, source.len())
+                    };
+                });
+                copy_times[part as usize] = copy_times[part as usize].min(time);
+            }
         }
-        for part in 0..case.parts {
-            let range = part_of(source.len() as u64, part);
-            let range = range.start as usize..range.end as usize;
-            let time = timed(case.repeats, || {
-                black_box(&mut target)[range.clone()].copy_from_slice(&black_box(&source)[range.clone()]);
-            });
-            copy_times[part as usize] = copy_times[part as usize].min(time);
-        }
-    }
-    let [kernel_time, copy_time] = [kernel_times, copy_times].map(|times| times.iter().sum::<f64>());
+        [kernel_times, copy_times].map(|times| times.iter().sum::<f64>())
+    };
+    let [kernel_time, copy_time] = std::thread::scope(|scope| {
+        (1..threads).for_each(|thread| drop(scope.spawn(move || run(thread))));
+        run(0)
+    });
     println!(
-        "{:>7} {:>9}: {:.3} of copy, {:6.2} GB/s, {:.3} ns an element, {} bytes of code in {compile_time:?}",
+        "{threads} x {:>6} {:>9}: {:.3} of copy, {:6.2} GB/s, {:.3} ns an element, {} bytes of code in {compile_time:?}",
         case.place,
         kernel.name,
         copy_time / kernel_time,
@@ -86,13 +111,43 @@ fn measure(case: &Case, kernel: &Kernel, features: TargetFeatures) {
     );
 }
 
-/// Seconds that one of `repeats` runs takes.
-fn timed(repeats: u32, mut run: impl FnMut()) -> f64 {
-    let start = Instant::now();
-    for _ in 0..repeats {
-        run();
+/// Lets threads share what each uses a part of its own of.
+struct Shared<T>(T);
+
+// SAFETY: the threads of this program write to parts that don't overlap.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    fn get(&self) -> &T {
+        &self.0
     }
-    start.elapsed().as_secs_f64() / f64::from(repeats)
+}
+
+/// Where threads wait for each other before and after what is timed.
+struct StartLine {
+    threads: usize,
+    arrived: AtomicUsize,
+}
+
+impl StartLine {
+    /// Seconds that one of `repeats` runs takes until the last thread has done it.
+    fn timed(&self, repeats: u32, mut run: impl FnMut()) -> f64 {
+        self.meet();
+        let start = Instant::now();
+        for _ in 0..repeats {
+            run();
+        }
+        self.meet();
+        start.elapsed().as_secs_f64() / f64::from(repeats)
+    }
+
+    fn meet(&self) {
+        let before = self.arrived.fetch_add(1, Ordering::AcqRel);
+        let all = (before / self.threads + 1) * self.threads;
+        while self.arrived.load(Ordering::Acquire) < all {
+            std::hint::spin_loop();
+        }
+    }
 }
 
 /// `out = silu(a) · b`.

@@ -81,7 +81,8 @@ impl Processor {
                 Ok(Self::Device { driver: Arc::new(Emulator::default()), architectures: Vec::new() })
             }
             Device::Cuda => {
-                let ordinal = launched.map_or(Ordinal::Exactly(0), |launched| Ordinal::OfProcess(launched.local_rank));
+                let ordinal =
+                    launched.map_or(Ordinal::Exactly(0), |launched| Ordinal::OfProcess(launched.local_rank));
                 let gpu = Gpu::open(&DriverSearch::of_environment(None), ordinal);
                 let instead = "`--device emu` runs the same kernels without a GPU";
                 let gpu = gpu.map_err(|error| Failure::from(error).with_note(instead))?;

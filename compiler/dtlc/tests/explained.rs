@@ -242,6 +242,7 @@ fn what_explain_prints_means_the_same() {
     let cases = [
         ("examples/bytes.dtl", "node4"),
         ("examples/bytes.dtl", "zero3"),
+        ("examples/papers/zero.dtl", "hpz"),
         ("examples/golden/llama.dtl", "tp4"),
         ("examples/golden/llama.dtl", "dp2_tp2_accum2"),
         ("examples/golden/gpt2.dtl", "tp2_sp"),

@@ -65,10 +65,13 @@ fn in_pair(program: &mut Program, rules: &[Remat], region: &mut Region, forward:
     let known = residuals.iter().filter(|residual| kept.contains(&residual.made));
     let mut copies: FxHashMap<Value, Value> = known.map(|residual| (residual.made, residual.read)).collect();
     copies.extend(shared_slices(&region.insts[forward], &region.insts[backward]));
+    let definition = definitions(&from.body);
+    let gathers = gathers_of_parts(program, &from, &definition, &region.insts[backward], &residuals);
     let mut replay = Replay {
         program,
         forward: &from,
-        definition: definitions(&from.body),
+        definition,
+        gathers,
         copies,
         insts: Vec::new(),
         missing: Vec::new(),
@@ -134,6 +137,38 @@ fn moved_anew(program: &Program, forward: &Inst, backward: &Inst) -> FxHashSet<V
     moved
 }
 
+/// The gathered parameter that a value is a part of, as a plan's `store backward` keeps it.
+fn gathered(
+    program: &Program,
+    forward: &Scan,
+    definition: &FxHashMap<Value, usize>,
+    part: Value,
+) -> Option<Value> {
+    let inst = &forward.body.insts[*definition.get(&part)?];
+    (program.values[part].role == Role::Parameter && inst.op == Op::LocalSlice).then(|| inst.args[0])
+}
+
+/// How the backward body gathers what the forward body gathered, from the part that is kept.
+fn gathers_of_parts(
+    program: &Program,
+    forward: &Scan,
+    definition: &FxHashMap<Value, usize>,
+    backward: &Inst,
+    residuals: &[Residual],
+) -> FxHashMap<Value, Inst> {
+    let Op::Scan(to) = &backward.op else { return FxHashMap::default() };
+    let gather = |residual: &Residual| {
+        let whole = gathered(program, forward, definition, residual.made)?;
+        let from_part = |inst: &&Inst| {
+            movement(inst).is_some()
+                && inst.args[0] == residual.read
+                && program.ty(inst.results[0]) == program.ty(whole)
+        };
+        Some((whole, to.body.insts.iter().find(from_part)?.clone()))
+    };
+    residuals.iter().filter_map(gather).collect()
+}
+
 /// What an instruction that moves one value does with it.
 #[derive(PartialEq, Eq)]
 enum Movement<'a> {
@@ -174,13 +209,16 @@ fn kept(
     };
     let definition = definitions(&forward.body);
     let carries: FxHashSet<Value> = forward.body.params[..forward.carries].iter().copied().collect();
-    let mut kept: FxHashSet<Value> = FxHashSet::default();
+    // Parts of gathered parameters are there to be kept, whatever becomes of the rest.
+    let is_part = |made: &Value| gathered(program, forward, &definition, *made).is_some();
+    let mut kept: FxHashSet<Value> = residuals.iter().map(|residual| residual.made).filter(is_part).collect();
     let mut known = moved.clone();
+    known.extend(&kept);
     match rules.iter().rev().find(is_meant).map(|rule| &rule.policy) {
         None | Some(Policy::None) => {
             let mut sorted: Vec<Value> = residuals.iter().map(|residual| residual.made).collect();
             sorted.sort_by_key(|value| definition.get(value).copied());
-            for value in sorted {
+            for value in sorted.into_iter().filter(|value| !is_part(value)) {
                 let slice = forward.body.params[forward.carries..].contains(&value);
                 if !slice && !follows(forward, &definition, &known, value) {
                     kept.insert(value);
@@ -261,6 +299,8 @@ struct Replay<'a> {
     program: &'a mut Program,
     forward: &'a Scan,
     definition: FxHashMap<Value, usize>,
+    /// How what the forward body gathers is gathered here.
+    gathers: FxHashMap<Value, Inst>,
     /// What stands for values of the forward body.
     copies: FxHashMap<Value, Value>,
     insts: Vec<Inst>,
@@ -276,6 +316,12 @@ impl Replay<'_> {
         if self.forward.body.params.contains(&value) {
             let copy = self.twin(value);
             self.missing.push((value, copy));
+            return copy;
+        }
+        if let Some(mut gather) = self.gathers.get(&value).cloned() {
+            let copy = self.twin(value);
+            gather.results = SmallVec::from_slice(&[copy]);
+            self.insts.push(gather);
             return copy;
         }
         let Some(&index) = self.definition.get(&value) else { return value };

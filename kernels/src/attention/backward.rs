@@ -10,7 +10,7 @@ use super::{
     scores::{QueryTerms, Tile, Visibility, cap_scores, softmax_gradient},
 };
 use crate::{
-    gemm::{Block, Output, Right, multiply},
+    gemm::{Block, Left, Output, Right, multiply},
     isa::Isa,
     signature::{Accumulation, AttentionBackwardSpec, AttentionSpec, Element, Head, HeadStrides},
 };
@@ -158,7 +158,7 @@ impl Backward<'_> {
                 lanes: tile.queries,
                 columns: tile.keys,
                 depth: right.features,
-                left: self.floats(left),
+                left: Left::packed(self.isa, self.floats(left), right.features),
                 right: right.columns(self.isa, self.floats(packed_right)),
                 output: Output { data: tile.data, lane_stride: 1, column_stride: PITCH as isize },
                 accumulation: Accumulation::Overwrite,
@@ -186,7 +186,7 @@ impl Backward<'_> {
                 lanes,
                 columns: tile.keys,
                 depth: tile.queries,
-                left: self.floats(left),
+                left: Left::packed(self.isa, self.floats(left), tile.queries),
                 right: Right::in_place(tile.data, 1, PITCH as isize),
                 output: output.shifted(0, tile.first_key),
                 accumulation: Accumulation::Add,
@@ -204,7 +204,7 @@ impl Backward<'_> {
                 lanes: spec.head_dim,
                 columns: gradients.queries,
                 depth: gradients.keys,
-                left: self.floats(self.layout.k_by_feature),
+                left: Left::packed(self.isa, self.floats(self.layout.k_by_feature), gradients.keys),
                 right: Right::in_place(gradients.data, PITCH as isize, 1),
                 output: q_output,
                 accumulation: Accumulation::Add,

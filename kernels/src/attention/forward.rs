@@ -7,7 +7,7 @@ use super::{
     scores::{Running, Tile, Visibility, cap_scores, online_softmax, scale_rows},
 };
 use crate::{
-    gemm::{Block, Output, Right, multiply},
+    gemm::{Block, Left, Output, Right, multiply},
     isa::Isa,
     signature::{Accumulation, AttentionSpec, Head},
 };
@@ -66,7 +66,7 @@ impl Forward<'_> {
                     lanes: tile.queries,
                     columns: tile.keys,
                     depth: self.spec.head_dim,
-                    left: self.floats(self.layout.q),
+                    left: Left::packed(self.isa, self.floats(self.layout.q), self.spec.head_dim),
                     right: k.columns(self.isa, self.floats(self.layout.k)),
                     output: Output { data: tile.data, lane_stride: 1, column_stride: PITCH as isize },
                     accumulation: Accumulation::Overwrite,
@@ -106,7 +106,7 @@ impl Forward<'_> {
                     lanes: value_dim,
                     columns: tile.queries,
                     depth: tile.keys,
-                    left: self.floats(self.layout.v),
+                    left: Left::packed(self.isa, self.floats(self.layout.v), tile.keys),
                     right: Right::in_place(tile.data, PITCH as isize, 1),
                     output: Output { data: o, lane_stride: 1, column_stride: value_dim as isize },
                     accumulation: Accumulation::Add,

@@ -57,8 +57,8 @@ impl Matrix {
             Operand { data: self.data, element: self.element, stride: self.row_stride, side: Side::A };
         // SAFETY: the caller's promise.
         unsafe {
-            pack_left(isa, &operand, &[steps(self.features, 1)], 0..self.features, 0..self.rows, packed)
-        };
+            pack_left(isa, &operand, &[steps(self.features, 1)], 0..self.features, 0..self.rows, packed);
+        }
     }
 
     /// Packs a left operand with lanes along features, to be summed over rows.

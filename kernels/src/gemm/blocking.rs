@@ -52,3 +52,13 @@ pub(crate) fn scratch_bytes(lanes: usize, columns: usize, k: usize) -> usize {
 pub(crate) fn tile_floats(lanes: usize, columns: usize) -> usize {
     lanes.min(TILE) * columns.min(TILE)
 }
+
+/// Whether `steps` rows of a left block, which lie `stride` floats apart, stay in the second-level cache where they lie. Rows
+/// whose distance has a high power of two in it meet in the same few sets.
+pub(crate) fn stays_in_cache(stride: isize, steps: usize) -> bool {
+    /// Bytes of a way: 1 MiB in eight.
+    const WAY: usize = 128 << 10;
+    const WAYS: usize = 5;
+    let power = 1 << (4 * stride).trailing_zeros().min(WAY.trailing_zeros());
+    steps * power <= WAYS * WAY
+}

@@ -23,6 +23,7 @@ pub(crate) struct Tile {
     pub columns: usize,
     pub depth: usize,
     pub left: *const f32,
+    pub left_step_stride: isize,
     pub right: *const f32,
     pub right_step_stride: isize,
     pub right_column_stride: isize,
@@ -79,6 +80,11 @@ impl Microkernels {
         }
     }
 
+    /// f32 numbers in a vector.
+    pub(crate) fn vector(&self) -> usize {
+        self.vector
+    }
+
     /// Lanes of the largest tile.
     pub(crate) fn lanes(&self) -> usize {
         self.vector * self.vectors
@@ -109,7 +115,7 @@ impl Microkernels {
                 tile.right,
                 tile.output.column_stride,
                 tile.output.lane_stride,
-                self.lanes() as isize,
+                tile.left_step_stride,
                 tile.right_step_stride,
                 tile.right_column_stride,
                 alpha,

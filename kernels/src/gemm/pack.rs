@@ -32,7 +32,6 @@ pub(crate) unsafe fn pack(
     destination: *mut f32,
 ) {
     // Narrow panels whose lanes lie side by side share cache lines: a few steps of all of them before the next steps.
-    const STEPS: usize = 16;
     let shares_lines = operand.stride == 1 && panels.width * operand.element.bytes() < LINE;
     let steps = if shares_lines { STEPS } else { span.len().max(1) };
     for first in span.clone().step_by(steps) {
@@ -47,6 +46,8 @@ pub(crate) unsafe fn pack(
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
+/// Steps of all narrow panels before the next steps.
+const STEPS: usize = 16;
 
 /// Packs the panel that starts at lane `start` over the contraction steps `span`.
 ///
@@ -198,14 +199,25 @@ unsafe fn pack_piece_body<Stored: Number>(source: *const Stored, piece: &Piece, 
 unsafe fn pack_lane_major<Stored: Number>(source: *const Stored, piece: &Piece, panel: *mut f32) {
     const WIDE: usize = 64;
     const NARROW: usize = 6;
+    /// Steps between a number that is asked for and one that is read: as many as share lines.
+    const AHEAD: isize = STEPS as isize;
     for step in 0..piece.length {
         // SAFETY: the step's lanes are inside source and panel.
         unsafe {
             let from = source.wrapping_offset(step as isize * piece.step_stride);
             let to = panel.add(step * piece.width);
+            let ahead = from.wrapping_offset(AHEAD * piece.step_stride);
             match piece.lanes {
-                WIDE => copy_array::<Stored, WIDE>(from, to),
-                NARROW => copy_array::<Stored, NARROW>(from, to),
+                WIDE => {
+                    (0..WIDE * size_of::<Stored>())
+                        .step_by(LINE)
+                        .for_each(|byte| prefetch(ahead.wrapping_byte_add(byte)));
+                    copy_array::<Stored, WIDE>(from, to);
+                }
+                NARROW => {
+                    prefetch(ahead);
+                    copy_array::<Stored, NARROW>(from, to);
+                }
                 lanes => {
                     for lane in 0..lanes {
                         *to.add(lane) = (*from.add(lane)).widen();
@@ -227,6 +239,19 @@ unsafe fn copy_array<Stored: Number, const N: usize>(from: *const Stored, to: *m
         let numbers = from.cast::<[Stored; N]>().read_unaligned();
         to.cast::<[f32; N]>().write_unaligned(numbers.map(Number::widen));
     }
+}
+
+/// Asks for the line of an address, which may lie anywhere.
+#[inline(always)]
+fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 /// Lanes lie apart: reads runs of steps lane by lane, few enough steps that the panel's lines stay in the

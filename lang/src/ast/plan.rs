@@ -175,6 +175,8 @@ pub enum RoleKind {
     Opt,
     /// `acts`: activations.
     Acts,
+    /// `backward`: what the backward pass gathers parameters from. Only a store has it.
+    Backward,
 }
 
 impl RoleKind {
@@ -185,6 +187,7 @@ impl RoleKind {
             Self::Grads => "grads",
             Self::Opt => "opt",
             Self::Acts => "acts",
+            Self::Backward => "backward",
         }
     }
 }

@@ -202,6 +202,7 @@ impl Pieces<'_> {
                     "params" => RoleKind::Params,
                     "grads" => RoleKind::Grads,
                     "opt" => RoleKind::Opt,
+                    "backward" => RoleKind::Backward,
                     _ => RoleKind::Acts,
                 };
                 Role { span: self.span(&child), kind }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -111,26 +112,55 @@ impl TensorFile {
     /// # Errors
     /// The file can't be read, or the values do not fit the type.
     pub fn read(&self, name: &str, dtype: DType) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read_onto(name, dtype, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Appends the bytes of one of its tensors, converted to a type: a buffer that is used for many tensors takes memory
+    /// from the system once.
+    ///
+    /// # Errors
+    /// As [`TensorFile::read`].
+    pub fn read_onto(&self, name: &str, dtype: DType, onto: &mut Vec<u8>) -> Result<()> {
         let entry = self.entry(name)?;
-        self.read_part(name, dtype, 0..entry.bytes / entry.dtype.bytes())
+        self.read_range(entry, name, dtype, 0..entry.bytes / entry.dtype.bytes(), onto)
     }
 
     /// A range of the elements of one of its tensors, converted to a type.
     ///
     /// # Errors
     /// The file can't be read, or the values do not fit the type.
-    pub fn read_part(&self, name: &str, dtype: DType, range: std::ops::Range<usize>) -> Result<Vec<u8>> {
-        let entry = self.entry(name)?;
+    pub fn read_part(&self, name: &str, dtype: DType, range: Range<usize>) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read_range(self.entry(name)?, name, dtype, range, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn read_range(
+        &self,
+        entry: &Entry,
+        name: &str,
+        dtype: DType,
+        range: Range<usize>,
+        onto: &mut Vec<u8>,
+    ) -> Result<()> {
         let width = entry.dtype.bytes();
         if range.end * width > entry.bytes {
             return Err(RuntimeError::Bug(format!("elements {range:?} of `{name}` are not there")));
         }
-        let mut bytes = vec![0; range.len() * width];
+        let before = onto.len();
+        onto.resize(before + range.len() * width, 0);
         let offset = entry.offset + (range.start * width) as u64;
-        let read = self.file.read_exact_at(&mut bytes, offset);
+        let read = self.file.read_exact_at(&mut onto[before..], offset);
         read.map_err(|error| RuntimeError::file(&self.path, &error))?;
-        convert(entry.dtype, &bytes, dtype)
-            .map_err(|error| RuntimeError::file(&self.path, &format!("`{name}`: {error}")))
+        if entry.dtype != FileType::Program(dtype) {
+            let converted = convert(entry.dtype, &onto[before..], dtype)
+                .map_err(|error| RuntimeError::file(&self.path, &format!("`{name}`: {error}")))?;
+            onto.truncate(before);
+            onto.extend(converted);
+        }
+        Ok(())
     }
 
     fn entry(&self, name: &str) -> Result<&Entry> {

@@ -55,16 +55,18 @@ pub fn load_weights(session: &mut Session, paths: &[PathBuf]) -> Result<()> {
     if !problems.is_empty() {
         return Err(RuntimeError::Input(problems));
     }
+    let mut whole = Vec::new();
     for tensor in &program.state {
         if let Some(place) = source_path(&program, tensor).and_then(|path| found.get(path)) {
-            let mut whole = Vec::new();
+            whole.clear();
             for Place { file, name } in place {
-                let bytes = files[*file].read(name, tensor.layout.dtype)?;
-                if let Some((at, value)) = find_float(tensor.layout.dtype, &bytes, Refused::NotFinite) {
+                let before = whole.len();
+                files[*file].read_onto(name, tensor.layout.dtype, &mut whole)?;
+                let read = &whole[before..];
+                if let Some((at, value)) = find_float(tensor.layout.dtype, read, Refused::NotFinite) {
                     let reason = format!("`{name}` holds {value} (element {at})");
                     return Err(RuntimeError::file(files[*file].path(), &reason));
                 }
-                whole.extend(bytes);
             }
             session.set_state_bytes(tensor, &whole)?;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::{Result, RuntimeError};
 use crate::program::{DType, Initial, Input, Layout, Mesh, Output, Space, StateId, StateTensor};
 use crate::random::Stream;
-use crate::shards::{for_each_stretch, gather, is_first_replica, scatter};
+use crate::shards::{clear, for_each_stretch, gather, is_first_replica, scatter};
 use crate::tensor::{FileType, HostTensor, convert, write_float};
 
 use super::Session;
@@ -210,6 +210,9 @@ impl Session {
                     for (index, part) in shard.chunks_mut(share * width).enumerate() {
                         let coordinates = coordinates.clone();
                         scope.spawn(move || {
+                            if matches!(initial, Initial::Constant(value) if value.to_bits() == 0) {
+                                return clear(part);
+                            }
                             fill_part(&tensor.layout, mesh, &coordinates, index * share, part, |index| {
                                 stream.value(initial, index).unwrap_or(0.0)
                             });
@@ -230,7 +233,7 @@ fn fill_part(
     part: &mut [u8],
     value: impl Fn(u64) -> f32,
 ) {
-    part.fill(0);
+    clear(part);
     let width = layout.dtype.bytes() as usize;
     let end = first + part.len() / width;
     for_each_stretch(layout, mesh, coordinates, |stretch| {

@@ -230,6 +230,11 @@ impl RandomPlan {
             2 if self.has("tp") => "step zero(3): over (dp, tp)".to_owned(),
             kind => format!("step zero({}): over {axes}", kind % 4),
         });
+        let stores_params = |entry: &String| entry.contains("zero(3)") || entry.contains("store params");
+        if self.entries.last().is_some_and(stores_params) && rng.percent(40) {
+            let kept = if parts && axes == "dp" { *rng.pick(&["dp", "dp.a", "dp.b"]) } else { axes };
+            self.entries.push(format!("step keep: store backward: largest -> {kept}"));
+        }
     }
 
     fn recomputation(&mut self, rng: &mut Rng, case: &Case) {

@@ -1,6 +1,8 @@
 //! Traps in which the number of ranks, a checkpoint or a pad shows in the numbers.
 
-use crate::support::{Tensors, assert_close, assert_same_bits, evaluate, rows, session, states, step, wave};
+use crate::support::{
+    Tensors, assert_close, assert_same_bits, compile, evaluate, figures, rows, session, states, step, wave,
+};
 use dtlc::pipeline::Mode;
 use dtlc_runtime::files::checkpoint::{Progress, load, save};
 use dtlc_runtime::session::Session;
@@ -203,6 +205,63 @@ fn ds_2898_a_checkpoint_loads_under_any_plan() {
             assert_same_bits(expected, &states(reader), &format!("{from} in {to}"));
         }
     }
+}
+
+#[test]
+fn ds_4851_a_part_kept_for_the_backward_pass_changes_nothing() {
+    let mesh = "mesh { dp: { outer: 2, inner: 2 }, tp: 2 }\nstep d: acts B -> dp\nstep t: H, KV, F -> tp";
+    let zero = "step zero(3): over dp";
+    let keep = "step keep: store backward: largest -> dp.inner";
+    let precisions = ["", "precision { compute bf16, params bf16, grads f32, master f32, reduce f32 }"];
+    for precision in precisions {
+        let shared = format!(
+            "batch {{ seq 8, global 8, micro 1 }}\n{precision}\noptimizer adamw {{ lr 0.01, decay 0.1 on weight, clip 1.0 }}"
+        );
+        let plans = [
+            ("zero3", String::new()),
+            ("hpz", keep.to_owned()),
+            ("hpz_full", format!("{keep}\nremat Block: full")),
+            ("hpz_save", format!("{keep}\nremat Block: save attn.out")),
+            ("two_steps", "step a: store backward: largest -> dp.inner at Block\nstep b: store backward: largest -> dp.inner at embed, norm".to_owned()),
+        ];
+        let mut source = MODEL.to_owned();
+        for (name, entries) in &plans {
+            source += &format!("\nplan {name} for M {{\n{mesh}\n{zero}\n{entries}\n{shared}\n}}\n");
+        }
+        let inputs = rows(8, 21, &[8, 8, 5, 3, 1, 8, 2, 7]);
+        let train = |plan: &str| {
+            let mut session = session(&source, plan, Mode::Train);
+            let outputs: Vec<Tensors> = (1..=3).map(|number| step(&mut session, number, &inputs)).collect();
+            (outputs, states(&session))
+        };
+        let (outputs, trained) = train("zero3");
+        let crosses = |plan: &str, phase: &str| -> u64 {
+            let calls = figures(&source, plan).collectives;
+            let of_phase = calls.iter().filter(|call| call.phase == phase && call.kind == "all_gather");
+            of_phase.filter(|call| call.axis != "dp.inner" && call.axis != "tp").map(|call| call.bytes).sum()
+        };
+        assert!(crosses("zero3", "backward") > 0, "every gather of the backward pass goes over all of dp");
+        for (plan, _) in &plans[1..] {
+            let (others_outputs, others_trained) = train(plan);
+            for (expected, got) in outputs.iter().zip(&others_outputs) {
+                assert_same_bits(expected, got, plan);
+            }
+            assert_same_bits(&trained, &others_trained, plan);
+            assert_eq!(crosses(plan, "backward"), 0, "{plan}: the backward pass stays within dp.inner");
+            assert_eq!(crosses(plan, "recompute"), 0, "{plan}: so does what is computed again");
+            assert_eq!(crosses(plan, "forward"), crosses("zero3", "forward"), "{plan}");
+        }
+    }
+}
+
+#[test]
+fn a_part_is_kept_of_what_is_stored_in_parts() {
+    let plan = "mesh { dp: { outer: 2, inner: 2 } }\nstep d: acts B -> dp\nstep zero(2): over dp\n\
+                step k: store backward: largest -> dp.inner\nbatch { seq 8, global 4 }\noptimizer sgd { lr 0.1 }";
+    let source = format!("{MODEL}\nplan p for M {{\n{plan}\n}}\n");
+    let report = compile(&source, "p", Mode::Train).err().expect("parameters are whole everywhere");
+    assert!(report.contains("no parameter is stored in parts over dp.inner"), "{report}");
+    assert!(compile(&source.replace("zero(2)", "zero(3)"), "p", Mode::Train).is_ok());
 }
 
 #[test]

@@ -13,7 +13,7 @@
 //! | NeMo-RL#3788, Mega#5916, tt#596 | [`gradients::nemo_rl_3788_the_clip_norm_counts_each_value_once`]; experts and stages wait for their axes |
 //! | pt#168058 | [`bits::pt_168058_dropout_and_initial_values_do_not_depend_on_the_ranks`] |
 //! | DS#8061, DS#5545 | [`streams::ds_8061_what_a_collective_reads_is_ordered_by_events`], [`streams::ds_5545_each_event_that_is_not_waited_for_is_caught`] |
-//! | DS#4851, DS#5059 | waits for a second store of parameters (hpZ), which plans can't say yet |
+//! | DS#4851, DS#5059 | [`bits::ds_4851_a_part_kept_for_the_backward_pass_changes_nothing`] |
 //! | pt#106395, Mega#6199 | [`bits::pt_106395_sums_of_bf16_keep_a_bound_that_does_not_grow_with_the_ranks`] |
 //! | pt#172668, pt#127332, DS#4966, DS#7998 | waits for pipelines and experts |
 //! | pt#144530 | waits for pipelines |

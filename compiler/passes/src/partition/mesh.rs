@@ -76,7 +76,7 @@ fn collect(program: &Program, request: &PlacementRequest, looped: &[Dim], mesh: 
             let axes: Vec<Axis> = rule.axes.iter().flat_map(|name| mesh.find(name)).collect();
             let axes: Vec<Axis> = axes.into_iter().filter(|&axis| mesh.axes[axis].size > 1).collect();
             let info = |dim, axes| EntryInfo { step, rule: rule_index, dim, axes };
-            if rule.kind == RuleKind::Store {
+            if let RuleKind::Store | RuleKind::Keep = rule.kind {
                 stores.push(info(rule.dims.first().copied(), axes));
                 continue;
             }

@@ -6,8 +6,9 @@
 //! 3. `stores`: where state rests.
 //! 4. `realise`: every instruction is split by one factor an axis, and reshards stand where a value is
 //!    not as its use needs it or its own type states it. Nothing else ever moves data.
-//! 5. `reshard`: reshards become slices and collectives.
-//! 6. `merge`: collectives of one block that can go together become one call.
+//! 5. `keep`: what a backward pass gathers parameters from, where it isn't their store.
+//! 6. `reshard`: reshards become slices and collectives.
+//! 7. `merge`: collectives of one block that can go together become one call.
 //!
 //! Differentiation is done before and knows nothing of this; no collective is ever differentiated.
 
@@ -15,6 +16,7 @@ mod assign;
 mod copies;
 mod error;
 mod factors;
+mod keep;
 mod merge;
 mod mesh;
 mod pad;
@@ -79,7 +81,8 @@ pub fn partition(
     let stores = stores::decide(&program, &assignments, &owners, &looped)?;
     let update = place_update(&program, &assignments, &stores, &owners).map_err(|error| vec![error])?;
     let gradient_stores = gradient_stores(&program, &assignments, &stores);
-    let program = realise::realise(program.clone(), &assignments, &update, &stores, owners, leave)?;
+    let mut program = realise::realise(program.clone(), &assignments, &update, &stores, owners, leave)?;
+    keep::keep_parts(&mut program, &assignments, &stores);
     let uses = program.states.iter().map(|state| assignments.placement(state.value)).collect();
     Ok(Partitioned { program, left_whole: stores.whole, gradient_stores, uses })
 }
@@ -123,7 +126,7 @@ fn seed(
 ) -> Result<(), Vec<PlacementError>> {
     let mut errors = Vec::new();
     for (index, rule) in assignments.request.steps[step].rules.iter().enumerate() {
-        if rule.kind == RuleKind::Store {
+        if let RuleKind::Store | RuleKind::Keep = rule.kind {
             continue;
         }
         let is_of_rule = |info: &EntryInfo| info.step == step && info.rule == index;

@@ -36,6 +36,8 @@ pub enum RuleKind {
     PlacePadded,
     /// Shards where state rests. Takes no part in propagation.
     Store,
+    /// Keeps, from the forward to the backward pass, the part on these axes of what parameters were gathered to.
+    Keep,
 }
 
 /// One rule: a dimension on axes.
@@ -94,6 +96,7 @@ impl RuleRequest {
         match self.kind {
             _ if !self.values.is_empty() => format!("{dim}@{}", self.axes.join("@")),
             RuleKind::Store => format!("store {}: {dim} -> {axes}{at}", roles.join(", ")),
+            RuleKind::Keep => format!("store backward: {dim} -> {axes}{at}"),
             RuleKind::Place | RuleKind::PlacePadded => {
                 let pad = if self.kind == RuleKind::PlacePadded { " pad" } else { "" };
                 let roles = if roles.is_empty() { String::new() } else { format!("{} ", roles.join(", ")) };
@@ -168,7 +171,10 @@ fn rule_request(rule: &plan::Rule, model: &Model, dims: &impl Fn(DimId) -> Vec<D
             let kind = if *pad { RuleKind::PlacePadded } else { RuleKind::Place };
             (kind, roles, Some(*dim), axes, at, *span)
         }
-        plan::Rule::Store { roles, dim, axes, at, span } => (RuleKind::Store, roles, *dim, axes, at, *span),
+        plan::Rule::Store { roles, dim, axes, at, span } => {
+            let keeps = roles.contains(&plan::Role::Backward);
+            (if keeps { RuleKind::Keep } else { RuleKind::Store }, roles, *dim, axes, at, *span)
+        }
     };
     RuleRequest {
         kind,
@@ -184,7 +190,7 @@ fn rule_request(rule: &plan::Rule, model: &Model, dims: &impl Fn(DimId) -> Vec<D
 
 fn ir_role(role: plan::Role) -> Role {
     match role {
-        plan::Role::Params => Role::Parameter,
+        plan::Role::Params | plan::Role::Backward => Role::Parameter,
         plan::Role::Grads => Role::Gradient,
         plan::Role::Opt => Role::Optimizer,
         plan::Role::Acts => Role::Activation,

@@ -8,7 +8,7 @@ use super::mesh::Entry;
 use super::request::{RuleKind, RuleRequest, role_name};
 use super::select::{has_role, select};
 use cranelift_entity::SecondaryMap;
-use dtlc_ir::{Dim, Inst, Op, Placement, Program, Region, Role, StateKind, Value};
+use dtlc_ir::{Axis, Dim, Inst, Op, Placement, Program, Region, Role, StateKind, Value};
 use smallvec::SmallVec;
 
 /// A dimension that a store adds, on the axes of an entry.
@@ -21,6 +21,8 @@ pub(super) struct Stores {
     pub states: Vec<SmallVec<[StoreShard; 1]>>,
     /// For each state that is a parameter, what the store of its gradient adds.
     pub gradients: Vec<SmallVec<[StoreShard; 1]>>,
+    /// For each state that is a parameter, the axes of its store that the backward pass's copy keeps.
+    pub kept: Vec<SmallVec<[Axis; 2]>>,
     /// What stays whole although a rule would store it in parts: the state's path and the rule.
     pub whole: Vec<(String, String)>,
 }
@@ -83,6 +85,7 @@ pub(super) fn decide(
     let mut stores = Stores {
         states: vec![SmallVec::new(); count],
         gradients: vec![SmallVec::new(); count],
+        kept: vec![SmallVec::new(); count],
         whole: Vec::new(),
     };
     let mut made = vec![Vec::new(); count];
@@ -93,12 +96,18 @@ pub(super) fn decide(
     }
     let rests = Rests { program, assignments, owners, looped, made };
     let mut errors = Vec::new();
-    for (entry, info) in assignments.entries.iter() {
-        let rule = &assignments.request.steps[info.step].rules[info.rule];
-        if rule.kind == RuleKind::Store
-            && let Err(error) = rests.apply(entry, rule, &mut stores)
-        {
-            errors.push(error);
+    // What is kept is a part of what is stored, so all stores come first.
+    for kind in [RuleKind::Store, RuleKind::Keep] {
+        for (entry, info) in assignments.entries.iter() {
+            let rule = &assignments.request.steps[info.step].rules[info.rule];
+            let applied = match kind {
+                _ if rule.kind != kind => continue,
+                RuleKind::Keep => rests.keep(entry, rule, &mut stores),
+                RuleKind::Store | RuleKind::Place | RuleKind::PlacePadded => {
+                    rests.apply(entry, rule, &mut stores)
+                }
+            };
+            errors.extend(applied.err());
         }
     }
     if errors.is_empty() { Ok(stores) } else { Err(errors) }
@@ -147,6 +156,23 @@ impl Rests<'_> {
         stores.whole.extend(whole.into_iter().map(|path| (path, rule.text())));
         // An evaluation has no optimizer, and then its store is about nothing.
         if matched || !asked || rule.dims.is_empty() { Ok(()) } else { Err(no_match(rule)) }
+    }
+
+    /// Notes the axes that the backward pass's copies keep of the parameters' stores.
+    fn keep(&self, entry: Entry, rule: &RuleRequest, stores: &mut Stores) -> Result<(), PlacementError> {
+        let axes = &self.assignments.entries[entry].axes;
+        let mut matched = axes.is_empty();
+        for index in selected_states(self.program, self.owners, rule)? {
+            if !matches!(self.program.states[index].kind, StateKind::Parameter(_)) {
+                continue;
+            }
+            let stored =
+                stores.states[index].iter().flat_map(|shard| &self.assignments.entries[shard.1].axes);
+            let kept: SmallVec<[Axis; 2]> = stored.filter(|axis| axes.contains(axis)).copied().collect();
+            matched |= !kept.is_empty();
+            stores.kept[index].extend(kept);
+        }
+        if matched { Ok(()) } else { Err(nothing_stored(rule)) }
     }
 
     /// The dimension of a parameter that a store splits: the one named, or the largest that remains once its use is
@@ -219,6 +245,14 @@ fn no_match(rule: &RuleRequest) -> PlacementError {
     PlacementError::new(PlacementErrorKind::NoMatch, message)
         .at_plan(rule.span, "this rule matches nothing")
         .hint(format!("`store {roles}: largest -> {axes}` picks a dimension for each"))
+}
+
+fn nothing_stored(rule: &RuleRequest) -> PlacementError {
+    let axes = rule.axes.join(", ");
+    let message = format!("no parameter is stored in parts over {axes}");
+    PlacementError::new(PlacementErrorKind::NoMatch, message)
+        .at_plan(rule.span, "there is nothing to keep on these axes")
+        .hint(format!("zero(3): over {axes}"))
 }
 
 /// The parameters that a rule is about, by index.

@@ -45,6 +45,15 @@ impl Resolver<'_> {
     }
 
     fn use_rule(&mut self, rule: &ast::UseRule, into: &mut Vec<Rule>) {
+        if let Some(role) = rule.roles.iter().find(|role| role.kind == RoleKind::Backward) {
+            self.diagnostics.push(
+                Diagnostic::error(Code::InvalidSetting, "`backward` is no kind of value in use")
+                    .label(role.span, "only a store has it")
+                    .why("it is what the backward pass gathers parameters from")
+                    .hint("store backward: largest -> dp.inner"),
+            );
+            return;
+        }
         let roles = roles(&rule.roles);
         let axes = self.axes(&rule.axes);
         let at = self.at(&rule.at);
@@ -79,6 +88,9 @@ impl Resolver<'_> {
         if let Some(pad) = rule.pad {
             self.not_supported(pad, "pad in a store");
         }
+        if roles.contains(&Role::Backward) && !self.stands_alone(rule) {
+            return None;
+        }
         let axes = self.axes(&rule.axes);
         let (paths, selected) = self.at(&rule.at)?;
         let dim = match &rule.dim {
@@ -93,6 +105,24 @@ impl Resolver<'_> {
             }
         };
         Some(Rule::Store { roles, dim, axes: axes?, at: paths, span: rule.span })
+    }
+
+    /// Whether a rule about the backward pass's copies says nothing else: they are parts of what `params` stores.
+    fn stands_alone(&mut self, rule: &ast::StoreRule) -> bool {
+        let other = rule.roles.iter().find(|role| role.kind != RoleKind::Backward).map(|role| role.span);
+        let span = match &rule.dim {
+            StoreDim::Largest(_) => other,
+            StoreDim::Named(name) => Some(name.span),
+        };
+        let Some(span) = span else { return true };
+        let axes = self.axes(&rule.axes).unwrap_or_default().join(", ");
+        self.diagnostics.push(
+            Diagnostic::error(Code::InvalidSetting, "the backward pass's copies are a rule of their own")
+                .label(span, "not beside `backward`")
+                .why("they keep axes of the store of `params`, on the dimension that it cuts")
+                .hint(format!("store backward: largest -> {}", axes)),
+        );
+        false
     }
 
     fn at(&mut self, paths: &[ast::ValuePath]) -> Option<(Vec<Path>, Vec<Selected>)> {
@@ -315,6 +345,7 @@ fn roles(roles: &[ast::Role]) -> Vec<Role> {
             RoleKind::Grads => Role::Grads,
             RoleKind::Opt => Role::Opt,
             RoleKind::Acts => Role::Acts,
+            RoleKind::Backward => Role::Backward,
         };
         if !found.contains(&role) {
             found.push(role);
@@ -329,6 +360,7 @@ fn role_name(role: Role) -> &'static str {
         Role::Grads => "grads",
         Role::Opt => "opt",
         Role::Acts => "acts",
+        Role::Backward => "backward",
     }
 }
 
