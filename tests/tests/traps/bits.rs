@@ -259,7 +259,7 @@ fn a_part_is_kept_of_what_is_stored_in_parts() {
     let plan = "mesh { dp: { outer: 2, inner: 2 } }\nstep d: acts B -> dp\nstep zero(2): over dp\n\
                 step k: store backward: largest -> dp.inner\nbatch { seq 8, global 4 }\noptimizer sgd { lr 0.1 }";
     let source = format!("{MODEL}\nplan p for M {{\n{plan}\n}}\n");
-    let report = compile(&source, "p", Mode::Train).err().expect("parameters are whole everywhere");
+    let Err(report) = compile(&source, "p", Mode::Train) else { panic!("parameters are whole everywhere") };
     assert!(report.contains("no parameter is stored in parts over dp.inner"), "{report}");
     assert!(compile(&source.replace("zero(2)", "zero(3)"), "p", Mode::Train).is_ok());
 }

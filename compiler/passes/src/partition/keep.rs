@@ -66,7 +66,7 @@ impl Keeper<'_> {
     /// Where both passes are in one region, as outside of layers.
     fn in_one(&mut self, region: &mut Region) {
         let is_backward = |inst: &Inst| inst.phase != Phase::Forward;
-        let mut gathers = self.gathers(&region.insts, &region.insts, is_backward, |slice| Some(slice));
+        let mut gathers = self.gathers(&region.insts, &region.insts, is_backward, Some);
         gathers.sort_by_key(|gather| std::cmp::Reverse(gather.forward));
         // What a gather behind reads must not move before it is read, so all of these change first.
         let mut made = Vec::new();
