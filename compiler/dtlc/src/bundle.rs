@@ -71,10 +71,8 @@ impl Bundle {
         if mark != MARK {
             return Ok(None);
         }
-        let (header, program) = numbers.split_at(8);
-        let number =
-            |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
-        let (header, program) = (number(header), number(program));
+        let number = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let (header, program) = (number(numbers.first_chunk()), number(numbers.last_chunk()));
         let start = header.checked_add(program).and_then(|bytes| end.checked_sub(bytes));
         let start =
             start.filter(|_| header <= HEADER_LIMIT).ok_or_else(|| damaged("its lengths are wrong"))?;
