@@ -3,7 +3,7 @@
 #[path = "../../compiler/codegen/tests/support/device.rs"]
 mod device;
 
-use device::{Bench, Placing, nvrtc};
+use device::{Bench, Placing, nvrtc, targets_apart};
 use dtlc_codegen::assemble::KernelListing;
 use dtlc_codegen::cuda::nvrtc::{Architecture, Job, KernelReport, Report};
 use dtlc_codegen::cuda::{self, CudaKernel, Places};
@@ -81,6 +81,9 @@ fn every_kernel_of_the_examples_compiles_without_warnings_and_stays_in_registers
         jobs.reverse();
     }
     let binaries = nvrtc.compile_all(&jobs).unwrap_or_else(|error| panic!("{error}"));
+    if is_helper {
+        return;
+    }
     if let Some(mut helper) = helper {
         let status = helper.wait().expect("the end of the helper");
         assert!(status.success(), "the helper ended with {status}");
@@ -97,6 +100,29 @@ fn every_kernel_of_the_examples_compiles_without_warnings_and_stays_in_registers
         assert!(binary.cubin.starts_with(b"\x7fELF"), "{architecture}: no machine code");
         assert!(binary.ptx.contains(".entry"), "{architecture}: no PTX");
     }
+    // What follows runs kernels from PTX for sm_80, which stands for both.
+    for binaries in binaries.chunks(Architecture::ALL.len()) {
+        let apart = targets_apart(&binaries[0].ptx, &binaries[1].ptx);
+        assert_eq!(apart, None, "sm_90a gets other code than sm_80: run it from both");
+    }
+}
+
+/// What the tests above and those of `device` lean on: that code which asks for its architecture is seen.
+#[test]
+fn code_for_one_architecture_only_is_noticed() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let ptx = |source: &str| {
+        let of = |architecture| nvrtc.compile_ptx(Job { source, architecture });
+        [Architecture::Sm80, Architecture::Sm90a].map(|it| of(it).unwrap_or_else(|error| panic!("{error}")))
+    };
+    let [first, second] = ptx("extern \"C\" __global__ void k(int *x) { *x = 1; }");
+    assert_eq!(targets_apart(&first, &second), None);
+    let [first, second] = ptx("extern \"C\" __global__ void k(int *x) { *x = __CUDA_ARCH__; }");
+    let apart = targets_apart(&first, &second).expect("other code");
+    assert!(apart.contains("800") && apart.contains("900"), "{apart}");
+    let [first, second] =
+        ptx("extern \"C\" __global__ void k(int *x) {\n#if __CUDA_ARCH__ >= 900\n*x = 1;\n#endif\n}");
+    assert!(targets_apart(&first, &second).is_some());
 }
 
 /// Warnings, and kernels that use local memory.

@@ -1,6 +1,6 @@
 //! Compiles the launches of a call to PTX and runs them on an emulated device; or to machine code, which must neither warn nor spill.
 
-use crate::library::nvrtc;
+use crate::library::{nvrtc, same_for_sm_90a};
 use dtlc_codegen::cuda::nvrtc::{Architecture, Binary, Job};
 use dtlc_emulator::{
     Argument, CudaDriver, DevicePointer, DriverError, Emulator, EmulatorOptions, LaunchShape, ModuleHandle,
@@ -87,11 +87,17 @@ impl Bench {
     }
 }
 
-/// What an emulator reads of a launch's source; for a kernel that has a fault it may come with warnings.
+/// What an emulator reads of a launch's source; for a kernel that has a fault it may come with warnings. What runs from sm_80's is
+/// sm_90a's too.
 fn ptx(launch: &DeviceLaunch, architecture: Architecture) -> String {
     let nvrtc = nvrtc().expect("whoever gets here has it");
     let source = &launch.source;
-    nvrtc.compile_ptx(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"))
+    let ptx =
+        nvrtc.compile_ptx(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"));
+    match architecture {
+        Architecture::Sm80 => same_for_sm_90a(nvrtc, source, &ptx).to_owned(),
+        Architecture::Sm90a | Architecture::Sm100a => ptx,
+    }
 }
 
 /// Compiles a launch's source, which must neither warn nor spill.

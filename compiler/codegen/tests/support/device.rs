@@ -29,6 +29,33 @@ pub fn nvrtc() -> Option<&'static Nvrtc> {
     LIBRARY.get_or_init(load).as_ref()
 }
 
+/// PTX for sm_80, which must be the code that sm_90a gets too, but for the line that names the target: then what an emulated device
+/// computes from one it computes from the other. Code that is different has to be run from both.
+///
+/// # Panics
+/// Where it differs.
+pub fn same_for_sm_90a<'a>(nvrtc: &Nvrtc, source: &str, ptx: &'a str) -> &'a str {
+    let architecture = Architecture::Sm90a;
+    let later =
+        nvrtc.compile_ptx(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"));
+    assert_eq!(
+        targets_apart(ptx, &later),
+        None,
+        "sm_90a gets other code than sm_80: run it from both\n{source}"
+    );
+    ptx
+}
+
+/// The first line in which PTX for sm_80 and for sm_90a differs, beside the one that names the target.
+pub fn targets_apart(first: &str, second: &str) -> Option<String> {
+    let named = [".target sm_80", ".target sm_90a"];
+    let mut lines = first.lines().zip(second.lines()).filter(|&(first, second)| [first, second] != named);
+    let apart = lines.find(|(first, second)| first != second);
+    let lengths = [first, second].map(|ptx| ptx.lines().count());
+    let text = apart.map(|(first, second)| format!("`{first}`, `{second}`"));
+    text.or_else(|| (lengths[0] != lengths[1]).then(|| format!("{} lines, {}", lengths[0], lengths[1])))
+}
+
 /// Where the elements of every tensor begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placing {
@@ -71,7 +98,8 @@ impl Bench {
             .unwrap_or_else(|error| panic!("{error}\n{source}"));
         assert_eq!(binary.report().warnings, [""; 0], "{source}");
         let device = Emulator::default();
-        let image = ModuleImage { name: "kernels", ptx: &binary.ptx, cubin: &[] };
+        let ptx = same_for_sm_90a(nvrtc, &source, &binary.ptx);
+        let image = ModuleImage { name: "kernels", ptx, cubin: &[] };
         let module = device.load(&image).unwrap_or_else(|error| panic!("{error}"));
         Bench { device, module, emitted, placing }
     }
