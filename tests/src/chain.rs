@@ -12,9 +12,17 @@ pub use dtlc::pipeline::Mode;
 /// Where it does not compile.
 pub fn compile(path: &str, plan: &str, mode: Mode) -> Compilation {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    compile_text(path, &bytes, plan, mode)
+}
+
+/// [`compile`] for a text that stands in no file; `path` is for messages.
+///
+/// # Panics
+/// Where it does not compile.
+pub fn compile_text(path: &str, bytes: &[u8], plan: &str, mode: Mode) -> Compilation {
     let nothing = |_: &str, _: &[&str]| Loaded::Missing;
     let options = Options { plan: PlanChoice::Named(plan.to_string()), overrides: Vec::new() };
-    let compiled = dtlc_lang::compile(&nothing, path, &bytes, &options)
+    let compiled = dtlc_lang::compile(&nothing, path, bytes, &options)
         .unwrap_or_else(|rejected| panic!("{path}, {plan}: {:#?}", rejected.diagnostics));
     pipeline::compile(&compiled, mode, Stage::Program)
         .unwrap_or_else(|trouble| panic!("{path}, {plan}: {trouble:#?}"))

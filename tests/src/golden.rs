@@ -3,6 +3,7 @@
 
 use crate::backend::Start;
 use crate::chain::{Mode, assembled};
+use dtlc_codegen::assemble::Assembled;
 use dtlc_runtime::files::safetensors::{TensorFile, read_all};
 use dtlc_runtime::files::weights::{load_weights, parameters};
 use dtlc_runtime::session::Session;
@@ -84,8 +85,16 @@ impl Golden {
 
 /// A session on the plan's program with the reference's weights.
 fn session(model: &str, plan: &str, mode: Mode, golden: &Golden, on: Start) -> Session {
-    let file = format!("../examples/golden/{model}.dtl");
-    let made = assembled(&file, plan, mode);
+    start(assembled(&file(model), plan, mode), plan, golden, on)
+}
+
+/// Where an example is.
+pub(crate) fn file(model: &str) -> String {
+    format!("../examples/golden/{model}.dtl")
+}
+
+/// A session on a program with the reference's weights.
+pub(crate) fn start(made: Assembled, plan: &str, golden: &Golden, on: Start) -> Session {
     let mut session = on(made).unwrap_or_else(|error| panic!("{plan}: {error}"));
     session.initialise(0).unwrap_or_else(|error| panic!("{plan}: {error}"));
     let folder = tempfile::tempdir().expect("a folder");
@@ -94,7 +103,8 @@ fn session(model: &str, plan: &str, mode: Mode, golden: &Golden, on: Start) -> S
     session
 }
 
-fn step(session: &mut Session, golden: &Golden, step: usize) -> IndexMap<String, HostTensor> {
+/// Runs a step on its batch of the reference's.
+pub(crate) fn step(session: &mut Session, golden: &Golden, step: usize) -> IndexMap<String, HostTensor> {
     let (tokens, labels) = golden.batch(step);
     for (name, tensor) in [("tokens", tokens), ("labels", labels)] {
         session.set_input(name, &tensor).unwrap_or_else(|error| panic!("{error}"));

@@ -5,4 +5,5 @@ pub mod chain;
 pub mod cuda;
 pub mod fuzz;
 pub mod golden;
+pub mod golden_bf16;
 pub mod random;

@@ -1,10 +1,13 @@
 //! The golden examples on an emulated device, on one, two and four ranks, against numbers made by JAX and PyTorch in f64.
 //!
-//! An emulated step takes seconds, so gradients are under all of a few plans, and five steps of training under one.
+//! An emulated step takes seconds, so gradients are under all of a few plans, and five steps of training under one. In bf16 the
+//! first step is held to what rounding does to it.
 
 use crate::library::nvrtc;
-use crate::start::on_device;
+use crate::start::{on_device, truncating};
+use dtlc_tests::backend::on_cpu;
 use dtlc_tests::golden::{gradients_match, training_matches};
+use dtlc_tests::golden_bf16::Bounds;
 
 /// On one, two and four ranks, with every kind of collective that the examples have.
 const PLANS: [&str; 3] = ["one", "tp2_sp", "zero3_dp4"];
@@ -34,5 +37,35 @@ fn llama_training_on_two_ranks_of_a_device() {
 fn gpt2_training_on_four_ranks_of_a_device() {
     if nvrtc().is_some() {
         training_matches("gpt2", "zero3_dp4", on_device);
+    }
+}
+
+/// In bf16 on a device and on the CPU; and what rounds wrongly is beyond its bounds.
+fn bf16_is_within_its_rounding(model: &str) {
+    for plan in PLANS {
+        let bounds = Bounds::of(model, plan);
+        for on in [on_cpu, on_device] {
+            let broken = bounds.broken(on);
+            assert!(broken.is_empty(), "{model} under {plan}:\n{}", broken.join("\n"));
+        }
+        if (model, plan) == ("llama", "one") {
+            let broken = bounds.broken(truncating);
+            println!("rounded towards zero:\n{}", broken.join("\n"));
+            assert!(!broken.is_empty(), "rounding towards zero does not show");
+        }
+    }
+}
+
+#[test]
+fn llama_gradients_in_bf16() {
+    if nvrtc().is_some() {
+        bf16_is_within_its_rounding("llama");
+    }
+}
+
+#[test]
+fn gpt2_gradients_in_bf16() {
+    if nvrtc().is_some() {
+        bf16_is_within_its_rounding("gpt2");
     }
 }

@@ -1,0 +1,161 @@
+//! The golden examples in bf16: how far a first step may be from the reference's f64 numbers, by what its own arithmetic rounds.
+//!
+//! A bound is the sum of two distances, each a tensor's Euclidean one. The first is from the reference to the same program in f64
+//! from the same weights in bf16: what rounding the weights alone does. The second is from there to that program with every
+//! result, and every sum on its way, rounded to its type, up or down by chance (Parker, "Monte Carlo Arithmetic", 1997): the
+//! largest of a few samples. The interpreter computes both, rank by rank under the same plan, so they have the roundings that a
+//! plan adds. To the nearest, as backends round, an error has half the variance that it has by chance.
+
+use crate::backend::{Start, on_cpu};
+use crate::chain::{Mode, compile_text};
+use crate::golden::{Golden, file, start, step};
+use dtlc::pipeline::Compilation;
+use dtlc_codegen::assemble::Assembled;
+use dtlc_ir::interpret::{Options, Rounding, Tensor, interpret_ranks};
+use dtlc_ir::{DType, Program, Value};
+use dtlc_runtime::files::weights::unstack;
+use dtlc_runtime::program::StateId;
+use dtlc_runtime::session::Session;
+use dtlc_runtime::tensor::HostTensor;
+use indexmap::IndexMap;
+
+/// Samples of rounding by chance.
+const SAMPLES: u64 = 4;
+/// A normal error is larger than so many times the root mean square of four others once in a thousand (Student's t, four degrees
+/// of freedom, both sides).
+const STUDENT: f64 = 8.610;
+/// What is put into each plan.
+const PRECISION: &str = "precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }";
+
+/// Loss and gradients by the reference's names.
+type Results = IndexMap<String, Vec<f64>>;
+
+/// Compiles an example with its plans in bf16.
+fn compiled(model: &str, plan: &str) -> Compilation {
+    let path = file(model);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let text = text.replace("  optimizer adamw", &format!("  {PRECISION}\n  optimizer adamw"));
+    assert!(text.contains(PRECISION), "{path} has no optimizer");
+    compile_text(&path, text.as_bytes(), plan, Mode::Gradients)
+}
+
+/// What a model's first step under a plan may be off by.
+pub struct Bounds {
+    golden: Golden,
+    plan: String,
+    made: Assembled,
+    /// For each result its name, the reference's numbers, and the distance that is allowed.
+    results: Vec<(String, Vec<f64>, f64)>,
+}
+
+impl Bounds {
+    /// Those of `examples/golden/MODEL.dtl` with its plan in bf16.
+    ///
+    /// # Panics
+    /// Where it does not compile, or can't be interpreted.
+    pub fn of(model: &str, plan: &str) -> Bounds {
+        let golden = Golden::open(model);
+        let compilation = compiled(model, plan);
+        let made = compilation.assembled.expect("the last stage");
+        let planned = compilation.scheduled.expect("a stage before it").planned;
+        let session = start(made.clone(), plan, &golden, on_cpu);
+        let arguments = arguments(&planned, &session, &golden);
+        let interpreted = |rounding| interpreted(&planned, &session, &arguments, rounding);
+        let exact = interpreted(Rounding::None);
+        let samples: Vec<Results> = (0..SAMPLES).map(|seed| interpreted(Rounding::Chance(seed))).collect();
+        let bound = |(name, expected): (String, Vec<f64>)| {
+            let distances: Vec<f64> =
+                samples.iter().map(|sample| distance(&sample[&name], &exact[&name])).collect();
+            let most = distance(&exact[&name], &expected) + spread(&distances, expected.len());
+            (name, expected, most)
+        };
+        let results = reference(&golden).into_iter().map(bound).collect();
+        Bounds { golden, plan: plan.to_owned(), made, results }
+    }
+
+    /// Runs the step on a backend. What is beyond its bound, a line each.
+    ///
+    /// # Panics
+    /// Where it can't be run.
+    pub fn broken(&self, on: Start) -> Vec<String> {
+        let mut session = start(self.made.clone(), &self.plan, &self.golden, on);
+        let outputs = step(&mut session, &self.golden, 0);
+        let judge = |(name, expected, most): &(String, Vec<f64>, f64)| {
+            let off = distance(&wide(&outputs[name]), expected);
+            // A NaN is beyond all bounds.
+            let is_within = off <= *most;
+            (!is_within).then(|| format!("{name} is off by {off:.3e}, bound {most:.3e}"))
+        };
+        self.results.iter().filter_map(judge).collect()
+    }
+}
+
+/// How far rounding takes a result. The length of a long error hardly varies between samples; that of a lone number does, so it
+/// gets Student's interval for one more like these.
+fn spread(distances: &[f64], elements: usize) -> f64 {
+    let most = distances.iter().copied().fold(0.0, f64::max);
+    let mean_square = distances.iter().map(|it| it.powi(2)).sum::<f64>() / distances.len() as f64;
+    if elements == 1 { STUDENT * mean_square.sqrt() } else { most }
+}
+
+fn distance(left: &[f64], right: &[f64]) -> f64 {
+    assert_eq!(left.len(), right.len());
+    left.iter().zip(right).map(|(left, right)| (left - right).powi(2)).sum::<f64>().sqrt()
+}
+
+fn wide(tensor: &HostTensor) -> Vec<f64> {
+    tensor.to_f32().into_iter().map(f64::from).collect()
+}
+
+/// The reference's numbers by name.
+fn reference(golden: &Golden) -> Results {
+    let gradients = golden.gradients();
+    let gradients = gradients.iter().map(|(name, tensor)| (format!("grad.{name}"), wide(tensor)));
+    [("loss".to_owned(), golden.numbers("losses")[..1].to_vec())].into_iter().chain(gradients).collect()
+}
+
+/// The numbers that a session starts from, as the interpreter takes them.
+fn arguments(program: &Program, session: &Session, golden: &Golden) -> Vec<Tensor> {
+    let (tokens, labels) = golden.batch(0);
+    let state = |index: usize| session.state(StateId(index as u32)).unwrap_or_else(|error| panic!("{error}"));
+    let states =
+        program.states.iter().enumerate().map(|(index, it)| tensor(program, it.value, &state(index)));
+    let inputs = program.inputs.iter().map(|input| match input.name.as_str() {
+        "tokens" => tensor(program, input.value, &tokens),
+        "labels" => tensor(program, input.value, &labels),
+        "step" => Tensor::from_fn([], |_| 1.0),
+        other => panic!("an input `{other}`"),
+    });
+    states.chain(inputs).collect()
+}
+
+fn tensor(program: &Program, value: Value, host: &HostTensor) -> Tensor {
+    let ty = program.ty(value);
+    let shape = ty.dims.iter().map(|&dim| (dim, program.dims[dim].size as usize));
+    let word = |index: usize| {
+        let bytes = [0, 1, 2, 3].map(|byte| host.bytes[4 * index + byte]);
+        f64::from(u32::from_le_bytes(bytes))
+    };
+    let floats = host.to_f32();
+    Tensor::from_fn(shape, |index| match ty.dtype {
+        DType::F32 | DType::Bf16 => f64::from(floats[index]),
+        DType::I32 | DType::U32 | DType::Bool => word(index),
+    })
+}
+
+/// Loss and gradients of the program with such rounding.
+fn interpreted(program: &Program, session: &Session, arguments: &[Tensor], rounding: Rounding) -> Results {
+    let options = Options { seed: 0, rounding };
+    let outcome = interpret_ranks(program, arguments, &options).unwrap_or_else(|fault| panic!("{fault}"));
+    let mut results = Results::new();
+    for (output, named) in program.outputs.iter().zip(&session.program().outputs) {
+        let yielded = outcome.output(program, &output.name);
+        let tensor =
+            yielded.unwrap_or_else(|| panic!("no {}", output.name)).ordered(&program.ty(output.value).dims);
+        let numbers: Vec<f32> = tensor.data.iter().map(|&number| number as f32).collect();
+        let host = HostTensor::from_f32(&named.layout.global_shape(), &numbers);
+        let parts = unstack(&named.name, host).into_iter();
+        results.extend(parts.map(|(name, part)| (name, part.to_f32().into_iter().map(f64::from).collect())));
+    }
+    results
+}
