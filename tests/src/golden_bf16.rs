@@ -20,10 +20,10 @@ use dtlc_runtime::tensor::HostTensor;
 use indexmap::IndexMap;
 
 /// Samples of rounding by chance.
-const SAMPLES: u64 = 4;
-/// A normal error is larger than so many times the root mean square of four others once in a thousand (Student's t, four degrees
+const SAMPLES: u64 = 3;
+/// A normal error is larger than so many times the root mean square of three others once in a thousand (Student's t, three degrees
 /// of freedom, both sides).
-const STUDENT: f64 = 8.610;
+const STUDENT: f64 = 12.924;
 /// What is put into each plan.
 const PRECISION: &str = "precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }";
 
