@@ -30,7 +30,8 @@ fn loss(on_device: &str) -> String {
 
 fn check(folder: &Path, seconds: &str) -> (bool, String, serde_json::Value) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-check"));
-    let output = command.args(["--device", "emu", "--seconds", seconds]).arg(folder).output().expect("it starts");
+    let output =
+        command.args(["--device", "emu", "--seconds", seconds]).arg(folder).output().expect("it starts");
     let written = fs::read_to_string(folder.join("result.json")).expect("a result");
     let written = serde_json::from_str(&written).expect("JSON");
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned(), written)
@@ -42,7 +43,10 @@ fn what_agrees_passes_and_what_is_timed_is_written() {
     let folder = folder(&[("check", "near", &script), ("time", "quick", &script)]);
     let (good, printed, written) = check(folder.path(), "60");
     assert!(good, "{printed}");
-    assert!(printed.contains("near: as on the CPU to 1.0e-6") && printed.contains("3.500 ms a step"), "{printed}");
+    assert!(
+        printed.contains("near: as on the CPU to 1.0e-6") && printed.contains("3.500 ms a step"),
+        "{printed}"
+    );
     assert!(printed.contains("not there: NCCL"), "{printed}");
     assert_eq!(written["rows"][1]["step_ms"], 3.5);
     assert!((written["rows"][0]["apart"].as_f64().expect("a number") - 1e-6).abs() < 1e-9);
@@ -69,5 +73,8 @@ fn it_ends_when_its_time_is_up() {
     let begun = Instant::now();
     let (good, printed, _) = check(folder.path(), "1");
     assert!(begun.elapsed().as_secs() < 30, "{printed}");
-    assert!(!good && printed.contains("the time was up") && printed.contains("no time was left"), "{printed}");
+    assert!(
+        !good && printed.contains("the time was up") && printed.contains("no time was left"),
+        "{printed}"
+    );
 }
