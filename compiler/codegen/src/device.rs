@@ -13,7 +13,7 @@ use dtlc_runtime::movement_kernels;
 use dtlc_runtime::program::device::{
     Cubin, DeviceCall, DeviceFunction, DeviceModule, DeviceSection, Launch, LaunchArgument, Work,
 };
-use dtlc_runtime::program::{Instruction, KernelId, Operation, Program};
+use dtlc_runtime::program::{KernelId, Program};
 use indexmap::IndexMap;
 use std::fmt;
 
@@ -90,7 +90,11 @@ pub fn device_section(
         builder.generated(program, number, kernel);
     }
     let mut works = Vec::new();
-    collect_works(&program.instructions, &mut works);
+    for work in program.operations().filter_map(Work::of) {
+        if !matches!(work, Work::Kernel(_)) && !works.contains(&work) {
+            works.push(work);
+        }
+    }
     for work in works {
         builder.library_call(work)?;
     }
@@ -98,21 +102,6 @@ pub fn device_section(
         builder.library_function(launch.name, launch.source);
     }
     builder.finish(nvrtc, architectures)
-}
-
-/// The distinct library calls of some instructions.
-fn collect_works(body: &[Instruction], works: &mut Vec<Work>) {
-    for instruction in body {
-        if let Operation::Loop(nested) = &instruction.operation {
-            collect_works(&nested.body, works);
-        }
-        if let Some(work) = Work::of(&instruction.operation)
-            && !matches!(work, Work::Kernel(_))
-            && !works.contains(&work)
-        {
-            works.push(work);
-        }
-    }
 }
 
 #[derive(Default)]

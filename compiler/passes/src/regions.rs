@@ -1,8 +1,9 @@
 //! Changes to regions that several passes share.
 
 use crate::uses::for_each_use;
-use dtlc_ir::{Inst, Program, Region, Value};
+use dtlc_ir::{Inst, Op, Program, Region, Scan, ScanOutput, Value};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::collections::BTreeSet;
 
 /// Replaces what a region reads, regions inside it included.
@@ -35,6 +36,41 @@ fn copy_all(program: &mut Program, values: &mut [Value], copies: &mut FxHashMap<
         copies.insert(*value, copied);
         *value = copied;
     }
+}
+
+/// Slices of stacks that two scans over the same both read: the first body's with the second's.
+pub fn shared_slices(first: &Inst, second: &Inst) -> Vec<(Value, Value)> {
+    let (Op::Scan(one), Op::Scan(other)) = (&first.op, &second.op) else { return Vec::new() };
+    let slices = |scan: &Scan| scan.carries..scan.carries + scan.stacks;
+    let twin = |position: usize| {
+        let found = slices(other).find(|&found| second.args[found] == first.args[position])?;
+        Some((one.body.params[position], other.body.params[found]))
+    };
+    slices(one).filter_map(twin).collect()
+}
+
+/// Lets a scan yield a value of its body, of all iterations in a stack, which it returns.
+pub fn add_stack_output(
+    program: &mut Program,
+    scan: &mut Scan,
+    results: &mut SmallVec<[Value; 2]>,
+    value: Value,
+) -> Value {
+    let mut info = program.values[value].clone();
+    info.ty.dims.insert(0, scan.dim);
+    let stack = program.values.push(info);
+    scan.body.yields.push(value);
+    scan.outputs.push(ScanOutput::Stack);
+    results.push(stack);
+    stack
+}
+
+/// Lets a scan read a stack, a slice an iteration.
+pub fn add_stack_input(scan: &mut Scan, args: &mut SmallVec<[Value; 4]>, stack: Value, slice: Value) {
+    let at = scan.carries + scan.stacks;
+    args.insert(at, stack);
+    scan.body.params.insert(at, slice);
+    scan.stacks += 1;
 }
 
 /// Sorts units so that each stands behind what it uses; among those that could come next, the one that

@@ -12,13 +12,11 @@
 //! gathers) it anew. Nothing outside of scans is touched.
 
 use crate::partition::select::resolve;
-use crate::regions::{copy, substitute};
+use crate::regions::{add_stack_input, add_stack_output, copy, shared_slices, substitute};
 use crate::report::layer_of;
 use crate::simplify::remove_dead;
 use crate::uses::for_each_use;
-use dtlc_ir::{
-    Axis, CollectiveKind, Inst, Op, Phase, Program, ReduceOp, Region, Role, Scan, ScanOutput, Type, Value,
-};
+use dtlc_ir::{Axis, CollectiveKind, Inst, Op, Phase, Program, ReduceOp, Region, Role, Scan, Value};
 use dtlc_lang::plan::{Policy, Remat};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -104,17 +102,6 @@ fn residuals(region: &Region, forward: usize, backward: usize) -> Option<Vec<Res
         found.push(Residual { made: from.body.yields[from.carries + result], read });
     }
     (!found.is_empty()).then_some(found)
-}
-
-/// Slices of stacks that both scans read: the forward body's with the backward body's.
-fn shared_slices(forward: &Inst, backward: &Inst) -> Vec<(Value, Value)> {
-    let (Op::Scan(from), Op::Scan(to)) = (&forward.op, &backward.op) else { return Vec::new() };
-    let slices = |scan: &Scan| scan.carries..scan.carries + scan.stacks;
-    let twin = |position: usize| {
-        let other = slices(to).find(|&other| backward.args[other] == forward.args[position])?;
-        Some((from.body.params[position], to.body.params[other]))
-    };
-    slices(from).filter_map(twin).collect()
 }
 
 /// What the forward body gathers of parameters, where the backward body gathers the same anyway.
@@ -366,38 +353,22 @@ fn supply(
     missing: &[(Value, Value)],
 ) {
     for &(param, copy) in missing {
-        let stack = match &region.insts[forward] {
-            Inst { op: Op::Scan(scan), args, .. } => {
+        let stack = match &mut region.insts[forward] {
+            Inst { op: Op::Scan(scan), args, results, .. } => {
                 let position = scan.body.params.iter().position(|&other| other == param).unwrap_or(0);
                 if position >= scan.carries {
                     args[position]
                 } else {
-                    keep(program, &mut region.insts[forward], param)
+                    add_stack_output(program, scan, results, param)
                 }
             }
             _ => continue,
         };
         let inst = &mut region.insts[backward];
         if let Op::Scan(scan) = &mut inst.op {
-            let at = scan.carries + scan.stacks;
-            inst.args.insert(at, stack);
-            scan.body.params.insert(at, copy);
-            scan.stacks += 1;
+            add_stack_input(scan, &mut inst.args, stack, copy);
         }
     }
-}
-
-/// Adds a stacked output to a scan.
-fn keep(program: &mut Program, inst: &mut Inst, value: Value) -> Value {
-    let Op::Scan(scan) = &mut inst.op else { return value };
-    let mut info = program.values[value].clone();
-    info.ty =
-        Type { dims: std::iter::once(scan.dim).chain(info.ty.dims).collect::<SmallVec<_>>(), ..info.ty };
-    let stack = program.values.push(info);
-    scan.body.yields.push(value);
-    scan.outputs.push(ScanOutput::Stack);
-    inst.results.push(stack);
-    stack
 }
 
 /// Lets equal movements of the same value be one: what is computed again may gather a parameter that the

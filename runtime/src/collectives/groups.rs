@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{Group, Seat};
-use crate::program::{AxisId, Collective, Instruction, Operation, Program};
+use crate::program::{AxisId, Collective, Program};
 
 /// The groups of ranks for each list of axes that the program's collectives use.
 #[derive(Debug, Default)]
@@ -27,29 +27,11 @@ impl Groups {
     #[must_use]
     pub fn new(program: &Program) -> Self {
         let mut groups = Self::default();
-        groups.collect(&program.instructions);
+        program.collectives().for_each(|collective| groups.note(collective));
         for family in &mut groups.families {
             family.of_rank = family_groups(program, &family.axes, family.tensors);
         }
         groups
-    }
-
-    fn collect(&mut self, body: &[Instruction]) {
-        for instruction in body {
-            match &instruction.operation {
-                Operation::Loop(nested) => self.collect(&nested.body),
-                Operation::Collective(collective) => self.note(collective),
-                Operation::Kernel(_)
-                | Operation::Matmul { .. }
-                | Operation::Attention(_)
-                | Operation::AttentionBackward(_)
-                | Operation::Take { .. }
-                | Operation::ScatterAdd { .. }
-                | Operation::Copy { .. }
-                | Operation::Fill { .. }
-                | Operation::Done(_) => {}
-            }
-        }
     }
 
     fn note(&mut self, collective: &Collective) {

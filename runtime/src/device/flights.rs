@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::{Result, RuntimeError};
-use crate::program::{Instruction, Operation, Program};
+use crate::program::Program;
 use dtlc_emulator::{CudaDriver, DriverError, Event};
 
 /// The events of one rank in one collective.
@@ -38,7 +38,7 @@ impl Flights {
     /// # Errors
     /// What the device says.
     pub fn new(driver: Arc<dyn CudaDriver>, program: &Program) -> Result<Self> {
-        let collectives = count(&program.instructions);
+        let collectives = program.collectives().count();
         let ranks = program.mesh.ranks() as usize;
         let settled = driver.create_event().map_err(|error| RuntimeError::of_device("an event", &error))?;
         let (flights, stepped, made) = (Vec::new(), Vec::new(), vec![settled]);
@@ -78,22 +78,4 @@ impl Drop for Flights {
             let _ = self.driver.destroy_event(event);
         }
     }
-}
-
-/// Collectives of a list and of the loops in it; [`crate::link`] numbers them in the same order.
-fn count(body: &[Instruction]) -> usize {
-    let each = body.iter().map(|instruction| match &instruction.operation {
-        Operation::Collective(_) => 1,
-        Operation::Loop(nested) => count(&nested.body),
-        Operation::Kernel(_)
-        | Operation::Matmul { .. }
-        | Operation::Attention(_)
-        | Operation::AttentionBackward(_)
-        | Operation::Take { .. }
-        | Operation::ScatterAdd { .. }
-        | Operation::Copy { .. }
-        | Operation::Fill { .. }
-        | Operation::Done(_) => 0,
-    });
-    each.sum()
 }

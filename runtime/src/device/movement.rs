@@ -5,9 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::load::{Loaded, ReadyLaunch};
-use crate::program::{
-    Collective, CollectiveKind, DType, Instruction, Operation, Program, Reduction, Transfer,
-};
+use crate::program::{Collective, CollectiveKind, DType, Operation, Program, Reduction, Transfer};
 use dtlc_emulator::DriverError;
 use dtlc_kernels::collective::{BlockCopy, Reduction as KernelReduction};
 use dtlc_kernels::cuda::{self, BlockReduction, DeviceCall, DeviceLaunch, Pattern, ReducedElement};
@@ -17,16 +15,11 @@ use dtlc_kernels::signature::Element;
 #[must_use]
 pub fn movement_kernels(program: &Program) -> Vec<DeviceLaunch> {
     let mut found = BTreeMap::new();
-    collect(program, &program.instructions, &mut found);
-    found.into_values().collect()
-}
-
-fn collect(program: &Program, body: &[Instruction], found: &mut BTreeMap<String, DeviceLaunch>) {
     let mut note = |call: DeviceCall| {
         found.extend(call.launches.into_iter().map(|launch| (launch.name.clone(), launch)));
     };
-    for instruction in body {
-        match &instruction.operation {
+    for operation in program.operations() {
+        match operation {
             Operation::Copy { rows, row_bytes, source_pitch, target_pitch, .. } => {
                 let rows = Transfer::rows(*rows, *row_bytes, *source_pitch, *target_pitch);
                 note(cuda::copy_blocks(&block_copy(&rows, 1)));
@@ -50,11 +43,7 @@ fn collect(program: &Program, body: &[Instruction], found: &mut BTreeMap<String,
             | Operation::Done(_) => {}
         }
     }
-    for instruction in body {
-        if let Operation::Loop(nested) = &instruction.operation {
-            collect(program, &nested.body, found);
-        }
-    }
+    found.into_values().collect()
 }
 
 fn of_collective(program: &Program, collective: &Collective) -> Vec<DeviceCall> {

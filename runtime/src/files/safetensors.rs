@@ -124,7 +124,7 @@ impl TensorFile {
     /// As [`TensorFile::read`].
     pub fn read_onto(&self, name: &str, dtype: DType, onto: &mut Vec<u8>) -> Result<()> {
         let entry = self.entry(name)?;
-        self.read_range(entry, name, dtype, 0..entry.bytes / entry.dtype.bytes(), onto)
+        self.read_range(name, dtype, 0..entry.bytes / entry.dtype.bytes(), onto)
     }
 
     /// A range of the elements of one of its tensors, converted to a type.
@@ -133,18 +133,12 @@ impl TensorFile {
     /// The file can't be read, or the values do not fit the type.
     pub fn read_part(&self, name: &str, dtype: DType, range: Range<usize>) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.read_range(self.entry(name)?, name, dtype, range, &mut bytes)?;
+        self.read_range(name, dtype, range, &mut bytes)?;
         Ok(bytes)
     }
 
-    fn read_range(
-        &self,
-        entry: &Entry,
-        name: &str,
-        dtype: DType,
-        range: Range<usize>,
-        onto: &mut Vec<u8>,
-    ) -> Result<()> {
+    fn read_range(&self, name: &str, dtype: DType, range: Range<usize>, onto: &mut Vec<u8>) -> Result<()> {
+        let entry = self.entry(name)?;
         let width = entry.dtype.bytes();
         if range.end * width > entry.bytes {
             return Err(RuntimeError::Bug(format!("elements {range:?} of `{name}` are not there")));

@@ -149,6 +149,40 @@ pub struct Program {
 }
 
 impl Program {
+    /// What the instructions do, in order; what a loop repeats stands behind it, once.
+    pub fn operations(&self) -> impl Iterator<Item = &Operation> {
+        let mut lists = vec![self.instructions.iter()];
+        std::iter::from_fn(move || {
+            loop {
+                let Some(instruction) = lists.last_mut()?.next() else {
+                    lists.pop();
+                    continue;
+                };
+                if let Operation::Loop(nested) = &instruction.operation {
+                    lists.push(nested.body.iter());
+                }
+                return Some(&instruction.operation);
+            }
+        })
+    }
+
+    /// The collectives, in the order of their numbers.
+    pub fn collectives(&self) -> impl Iterator<Item = &Collective> {
+        self.operations().filter_map(|operation| match operation {
+            Operation::Collective(collective) => Some(collective),
+            Operation::Loop(_)
+            | Operation::Kernel(_)
+            | Operation::Matmul { .. }
+            | Operation::Attention(_)
+            | Operation::AttentionBackward(_)
+            | Operation::Take { .. }
+            | Operation::ScatterAdd { .. }
+            | Operation::Copy { .. }
+            | Operation::Fill { .. }
+            | Operation::Done(_) => None,
+        })
+    }
+
     /// Bytes that one rank of `threads` threads touches, all told: its spaces, scratch and stacks.
     #[must_use]
     pub fn rank_bytes(&self, threads: u64) -> u64 {

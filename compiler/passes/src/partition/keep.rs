@@ -12,9 +12,8 @@
 
 use super::assign::{Assignments, describe};
 use super::stores::{Owners, Stores, owners};
-use dtlc_ir::{
-    Axis, Inst, Op, Phase, Program, Reason, Region, Role, ScalarOp, Scan, ScanOutput, Type, Value,
-};
+use crate::regions::{add_stack_input, add_stack_output, shared_slices};
+use dtlc_ir::{Axis, Inst, Op, Phase, Program, Reason, Region, Role, ScalarOp, Scan, Type, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -82,24 +81,23 @@ impl Keeper<'_> {
 
     fn in_pair(&mut self, forward: &mut Inst, backward: &mut Inst) {
         let phases = (forward.phase, backward.phase);
+        let twins: FxHashMap<Value, Value> = shared_slices(backward, forward).into_iter().collect();
         let (Op::Scan(from), Op::Scan(to)) = (&mut forward.op, &mut backward.op) else { return };
         let reads = forward.results.iter().any(|result| backward.args.contains(result));
         if phases.0 != Phase::Forward || from.dim != to.dim || from.reverse == to.reverse || !reads {
             return;
         }
-        let twins = twins(&forward.args, from, &backward.args, to);
         let twin = |slice: Value| twins.get(&slice).copied();
         let mut gathers = self.gathers(&from.body.insts, &to.body.insts, |_| true, twin);
         gathers.extend(self.forward_only(from, &gathers));
         // From the last on, so that positions in the forward body stay right.
         gathers.sort_by_key(|gather| std::cmp::Reverse(gather.forward));
         for gather in gathers {
-            let (stack, part) = self.keep(from, &gather);
-            forward.results.push(stack);
+            let (part, inst) = self.part_of(&from.body.insts[gather.forward], gather.kept.clone());
+            from.body.insts.insert(gather.forward + 1, inst);
+            let stack = add_stack_output(self.program, from, &mut forward.results, part);
             let slice = self.program.values.push(self.program.values[part].clone());
-            backward.args.insert(to.carries + to.stacks, stack);
-            to.body.params.push(slice);
-            to.stacks += 1;
+            add_stack_input(to, &mut backward.args, stack, slice);
             let at = gather.backward.unwrap_or_else(|| {
                 // Nothing reads it yet, and if nothing ever does it goes away.
                 let mut inst = from.body.insts[gather.forward].clone();
@@ -183,17 +181,6 @@ impl Keeper<'_> {
         (part, Inst { op, args, results, phase })
     }
 
-    /// Lets the forward scan stack a part of what it gathers. Returns the stack, and the part in the body.
-    fn keep(&mut self, from: &mut Scan, gather: &Gather) -> (Value, Value) {
-        let (part, inst) = self.part_of(&from.body.insts[gather.forward], gather.kept.clone());
-        from.body.insts.insert(gather.forward + 1, inst);
-        from.body.yields.push(part);
-        from.outputs.push(ScanOutput::Stack);
-        let mut info = self.program.values[part].clone();
-        info.ty.dims.insert(0, from.dim);
-        (self.program.values.push(info), part)
-    }
-
     /// Lets a gather of the backward body start from the part.
     fn gather_from(&self, part: Value, inst: &mut Inst) {
         let name = describe(self.program, part);
@@ -215,14 +202,4 @@ fn moved(insts: &[Inst], inst: &Inst) -> Option<(Value, usize)> {
         (value, casts) = (made.args[0], casts + 1);
     }
     Some((value, casts))
-}
-
-/// Slices of stacks that both scans read: the backward body's with the forward body's.
-fn twins(forward: &[Value], from: &Scan, backward: &[Value], to: &Scan) -> FxHashMap<Value, Value> {
-    let slices = |scan: &Scan| scan.carries..scan.carries + scan.stacks;
-    let twin = |position: usize| {
-        let other = slices(from).find(|&other| forward[other] == backward[position])?;
-        Some((to.body.params[position], from.body.params[other]))
-    };
-    slices(to).filter_map(twin).collect()
 }

@@ -97,19 +97,16 @@ pub(super) fn decide(
     let rests = Rests { program, assignments, owners, looped, made };
     let mut errors = Vec::new();
     // What is kept is a part of what is stored, so all stores come first.
-    for kind in [RuleKind::Store, RuleKind::Keep] {
-        for (entry, info) in assignments.entries.iter() {
-            let rule = &assignments.request.steps[info.step].rules[info.rule];
-            let applied = match kind {
-                _ if rule.kind != kind => continue,
-                RuleKind::Keep => rests.keep(entry, rule, &mut stores),
-                RuleKind::Store | RuleKind::Place | RuleKind::PlacePadded => {
-                    rests.apply(entry, rule, &mut stores)
-                }
-            };
-            errors.extend(applied.err());
-        }
-    }
+    let rules = |kind: RuleKind| {
+        let all = assignments.entries.iter();
+        let rules = all.map(|(entry, info)| (entry, &assignments.request.steps[info.step].rules[info.rule]));
+        rules.filter(move |(_, rule)| rule.kind == kind)
+    };
+    errors.extend(
+        rules(RuleKind::Store).filter_map(|(entry, rule)| rests.apply(entry, rule, &mut stores).err()),
+    );
+    errors
+        .extend(rules(RuleKind::Keep).filter_map(|(entry, rule)| rests.keep(entry, rule, &mut stores).err()));
     if errors.is_empty() { Ok(stores) } else { Err(errors) }
 }
 

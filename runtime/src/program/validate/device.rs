@@ -4,7 +4,6 @@
 
 use super::{BYTES_LIMIT, Check, OPERAND_LIMIT, Program, require};
 use crate::program::device::{DeviceCall, DeviceSection, Launch, LaunchArgument, Work};
-use crate::program::{Instruction, Operation};
 use std::collections::BTreeSet;
 
 /// The most of each that any device takes.
@@ -27,7 +26,7 @@ impl Program {
         for call in &section.calls {
             self.check_device_call(section, call)?;
         }
-        check_all_there(section, &self.instructions)
+        check_all_there(section, self)
     }
 
     fn check_device_call(&self, section: &DeviceSection, call: &DeviceCall) -> Check {
@@ -68,14 +67,8 @@ fn check_shape(launch: &Launch) -> Check {
 }
 
 /// Everything that the instructions need code for has a call.
-fn check_all_there(section: &DeviceSection, body: &[Instruction]) -> Check {
-    for instruction in body {
-        if let Operation::Loop(nested) = &instruction.operation {
-            check_all_there(section, &nested.body)?;
-        }
-        if let Some(work) = Work::of(&instruction.operation) {
-            require(section.call(&work).is_some(), || format!("no device call performs {work:?}"))?;
-        }
-    }
-    Ok(())
+fn check_all_there(section: &DeviceSection, program: &Program) -> Check {
+    program.operations().filter_map(Work::of).try_for_each(|work| {
+        require(section.call(&work).is_some(), || format!("no device call performs {work:?}"))
+    })
 }
