@@ -12,7 +12,7 @@
 //! | tt#1842, transformers#34242, Mega#906 | [`gradients::tt_1842_a_mean_is_one_sum_over_one_count`]; its context axis waits |
 //! | NeMo-RL#3788, Mega#5916, tt#596 | [`gradients::nemo_rl_3788_the_clip_norm_counts_each_value_once`]; experts and stages wait for their axes |
 //! | pt#168058 | [`bits::pt_168058_dropout_and_initial_values_do_not_depend_on_the_ranks`] |
-//! | DS#8061, DS#5545 | [`streams::ds_8061_what_a_collective_reads_is_ordered_by_events`], [`streams::ds_5545_each_event_that_is_not_waited_for_is_caught`] |
+//! | DS#8061, DS#5545 | [`streams::ds_8061_what_a_collective_reads_is_ordered_by_events`], [`streams::ds_5545_each_event_that_is_not_waited_for_is_caught`], [`streams::ds_5545_between_processes_too`] |
 //! | DS#4851, DS#5059 | [`bits::ds_4851_a_part_kept_for_the_backward_pass_changes_nothing`] |
 //! | pt#106395, Mega#6199 | [`bits::pt_106395_sums_of_bf16_keep_a_bound_that_does_not_grow_with_the_ranks`] |
 //! | pt#172668, pt#127332, DS#4966, DS#7998 | waits for pipelines and experts |
@@ -31,5 +31,7 @@ mod also;
 mod bits;
 mod gradients;
 mod placement;
+#[path = "../../../runtime/tests/support/mod.rs"]
+mod programs;
 mod streams;
 mod support;

@@ -2,6 +2,7 @@
 //!
 //! The program is put together by hand, so that work stands between each collective's start and its done.
 
+use crate::programs::spread;
 use dtlc_emulator::{
     Argument, CudaDriver, DevicePointer, DriverError, Emulator, Event, Graph, KernelHandle, LaunchShape,
     MemoryInfo, ModuleHandle, ModuleImage, Stream,
@@ -90,7 +91,10 @@ fn given(number: usize) -> Vec<f32> {
 
 /// Two steps on a device, and what was gathered.
 fn run(driver: Arc<dyn CudaDriver>) -> Result<Vec<Vec<f32>>, RuntimeError> {
-    let mut session = Session::start_on(driver, two_buckets(), Options::default())?;
+    steps(&mut Session::start_on(driver, two_buckets(), Options::default())?)
+}
+
+fn steps(session: &mut Session) -> Result<Vec<Vec<f32>>, RuntimeError> {
     for number in 0..2 {
         let tensor = HostTensor::from_f32(&[2, ELEMENTS], &given(number));
         session.set_input(&format!("in{number}"), &tensor)?;
@@ -98,17 +102,32 @@ fn run(driver: Arc<dyn CudaDriver>) -> Result<Vec<Vec<f32>>, RuntimeError> {
     session.step(1, 0)?;
     session.step(2, 0)?;
     let outputs = session.program().outputs.iter();
-    outputs.map(|output| Ok(session.output(output)?.to_f32())).collect()
+    let gathered =
+        outputs.map(|output| Ok(session.collect_output(output)?.map_or(Vec::new(), |it| it.to_f32())));
+    gathered.collect()
+}
+
+fn assert_gathered(gathered: &[Vec<f32>]) {
+    for (number, gathered) in gathered.iter().enumerate() {
+        let expected = given(number);
+        assert!(*gathered == [&*expected, &*expected].concat(), "bucket {number}");
+    }
+}
+
+fn assert_caught(result: Result<Vec<Vec<f32>>, RuntimeError>, stream: u64, wait: usize) {
+    let error = result.err().unwrap_or_else(|| panic!("wait {wait} of stream {stream} is not missed"));
+    let text = error.to_string();
+    assert_eq!(error.exit_status(), 4, "{text}");
+    for part in ["rank ", "at buckets.dtl:", "no event orders the two"] {
+        assert!(text.contains(part), "wait {wait} of stream {stream}, no `{part}`: {text}");
+    }
 }
 
 #[test]
 fn ds_8061_what_a_collective_reads_is_ordered_by_events() {
     let device = Arc::new(Forgetful::new(None));
     let gathered = run(device.clone()).unwrap_or_else(|error| panic!("{error}"));
-    for (number, gathered) in gathered.iter().enumerate() {
-        let expected = given(number);
-        assert!(*gathered == [&*expected, &*expected].concat(), "bucket {number}");
-    }
+    assert_gathered(&gathered);
     // For each rank and step, the owner's writes are waited for, and for each bucket what both ranks offer and what both move.
     let waits = device.waits.lock().expect("no thread panicked").clone();
     let each: Vec<usize> = (1..=4).map(|stream| waits.get(&Stream(stream)).copied().unwrap_or(0)).collect();
@@ -121,17 +140,43 @@ fn ds_5545_each_event_that_is_not_waited_for_is_caught() {
     for (stream, waits) in [(1, 5), (2, 4), (3, 5), (4, 4)] {
         for wait in 0..waits {
             let device = Arc::new(Forgetful::new(Some((Stream(stream), wait))));
-            let error = run(device).err();
-            let error = error.unwrap_or_else(|| panic!("wait {wait} of stream {stream} is not missed"));
-            let text = error.to_string();
-            assert_eq!(error.exit_status(), 4, "{text}");
-            for part in ["rank ", "at buckets.dtl:", "no event orders the two"] {
-                assert!(text.contains(part), "wait {wait} of stream {stream}, no `{part}`: {text}");
-            }
+            assert_caught(run(device), stream, wait);
             caught += 1;
         }
     }
     assert_eq!(caught, 18);
+}
+
+/// Two steps of two processes with a device each, of which the first's is this one, and what the first says.
+fn run_apart(first: &Arc<Forgetful>) -> Result<Vec<Vec<f32>>, RuntimeError> {
+    let results = spread(2, |transport| {
+        let is_first = transport.rank() == 0;
+        let device = if is_first { Arc::clone(first) } else { Arc::new(Forgetful::new(None)) };
+        let mut session =
+            Session::start_on_among(Some(transport), device, two_buckets(), Options::default())?;
+        let result = steps(&mut session);
+        if let Err(error) = &result {
+            session.fail(&error.to_string());
+        }
+        result
+    });
+    results.into_iter().next().expect("two")
+}
+
+#[test]
+fn ds_5545_between_processes_too() {
+    let device = Arc::new(Forgetful::new(None));
+    let gathered = run_apart(&device).unwrap_or_else(|error| panic!("{error}"));
+    assert_gathered(&gathered);
+    let waits = device.waits.lock().expect("no thread panicked").clone();
+    let each = [1, 2].map(|stream| waits.get(&Stream(stream)).copied().unwrap_or(0));
+    assert_eq!(each, [6, 4], "waits of the rank's two streams in two steps");
+    // Not the second of the rank's work, for what came first: the host waits for the movement stream until the second message is
+    // fetched.
+    for (stream, wait) in [(1, 0), (1, 2), (2, 0), (2, 1)] {
+        let device = Arc::new(Forgetful::new(Some((Stream(stream), wait))));
+        assert_caught(run_apart(&device), stream, wait);
+    }
 }
 
 /// An emulated device that forgets one wait: the one of this number on a stream.
