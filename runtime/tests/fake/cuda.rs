@@ -44,7 +44,7 @@ struct State {
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
-    let settings = [("version", 13000), ("devices", 1), ("major", 9), ("minor", 0)];
+    let settings = [("version", 13000), ("devices", if cfg!(two_devices) { 2 } else { 1 }), ("major", 9), ("minor", 0)];
     let settings = settings.map(|(name, value)| (name.to_owned(), value)).into();
     Mutex::new(State { settings, next: 0x1000, ..State::default() })
 });

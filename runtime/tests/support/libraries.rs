@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles a source of `tests/fake` to `folder/file`, whose own name is `soname`.
+/// Compiles a source of `runtime/tests/fake` to `folder/file`, whose own name is `soname`.
 ///
 /// # Panics
 /// Where the Rust compiler does not take it.
 pub fn compile(source: &str, folder: &Path, file: &str, soname: &str, configured: &[&str]) -> PathBuf {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("fake").join(source);
+    let fakes =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|folder| folder.join("runtime/tests/fake"));
+    let from = fakes.map(|folder| folder.join(source)).find(|path| path.exists()).expect("a source of ours");
     let to = folder.join(file);
     std::fs::create_dir_all(folder).expect("a folder of ours");
     let mut command = Command::new(rustc());

@@ -1,5 +1,6 @@
 //! `--device`: the same numbers on an emulated GPU as on the CPU, and what is said where something is missing.
 
+use crate::libraries::compile;
 use crate::support::Dtlc;
 use dtlc_runtime::files::safetensors::read_all;
 use std::io::Write;
@@ -129,4 +130,19 @@ fn what_a_device_needs_is_named_with_where_it_was_looked_for() {
         let is_missing = outcome.stderr.contains("was not found");
         assert!(!is_missing || outcome.stderr.contains("/usr/lib64"), "{}", outcome.stderr);
     }
+}
+
+#[test]
+fn each_process_of_a_machine_opens_a_gpu_of_its_own() {
+    let dtlc = Dtlc::new();
+    compile("cuda.rs", dtlc.folder.path(), "libcuda.so.1", "libcuda.so", &["two_devices"]);
+    let train = ["train", "tiny.dtl", "-p", "tp2", "--data", "tiny.dtl", "--steps", "1", "--device", "cuda"];
+    let mut command = dtlc.command(&train);
+    // By its place on the machine, not among all; the stand-in has two.
+    let place = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "2"), ("LOCAL_WORLD_SIZE", "4")];
+    command.envs(place).envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "9")]);
+    let output = command.env("LD_LIBRARY_PATH", dtlc.folder.path()).output().expect("the command starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("GPU 2 is asked for") && stderr.contains("shows 2"), "{stderr}");
 }

@@ -5,6 +5,8 @@ mod bad_input;
 mod built;
 mod command_line;
 mod devices;
+#[path = "../../../../runtime/tests/support/libraries.rs"]
+mod libraries;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod processes;
