@@ -94,6 +94,7 @@ codes! {
     DuplicateEntry "E0413" "entry twice in a plan";
     InvalidMesh "E0414" "mesh that can't be";
     InvalidExpectation "E0415" "contract that can't be";
+    NoEffect "E0416" "entry that changes nothing";
     // E04: found by the passes
     UnusableDimension "E0452" "dimension used against its factors";
     LossNotASum "E0453" "loss is not a sum over micro-batches";

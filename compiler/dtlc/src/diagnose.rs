@@ -3,9 +3,11 @@
 //! From the passes' own error types to [`Diagnostic`]; decides nothing and prints nothing.
 
 use crate::failure::Failure;
+use crate::pipeline::Compilation;
 use dtlc_codegen::assemble::AssembleError;
-use dtlc_ir::{Fault, Origin, OriginInfo, Program};
-use dtlc_lang::{Code, Diagnostic, SourceFile, SourceMap, Span};
+use dtlc_ir::{Fault, Origin, OriginInfo, Placement, Program};
+use dtlc_lang::plan::MeshAxis;
+use dtlc_lang::{Code, Compiled, Diagnostic, SourceFile, SourceMap, Span};
 use dtlc_passes::partition::{self, PlacementError, PlacementErrorKind};
 use dtlc_passes::{PassError, PassErrorKind, Place};
 
@@ -58,6 +60,31 @@ impl Trouble {
         };
         Failure::Input { diagnostics, sources: sources.clone() }
     }
+}
+
+/// What a plan asks for in vain: rules from which nothing follows, and axes of its mesh that nothing is split over.
+#[must_use]
+pub fn remarks(compiled: &Compiled, compilation: &Compilation) -> Vec<Diagnostic> {
+    let (Some(plan), Some(sharded)) = (&compiled.plan, &compilation.sharded) else { return Vec::new() };
+    let rules = sharded.idle.iter();
+    let rules = rules.map(|remark| of_placement(remark, &vec![None; remark.places.len()], &compiled.sources));
+    let idle = plan.mesh.iter().filter(|axis| axis.size > 1 && !is_split(&sharded.program, &axis.name));
+    let axes = idle.map(|MeshAxis { name, size, span, .. }| {
+        let title = format!("nothing is split over `{name}`");
+        let label = format!("its {size} ranks compute the same");
+        let hint = format!("step data: acts B -> {name}    // or another dimension");
+        Diagnostic::warning(Code::NoEffect, title).label(*span, label).hint(hint)
+    });
+    rules.chain(axes).collect()
+}
+
+/// Whether a value of a program lies in parts over an axis, or is a sum that is spread over it.
+fn is_split(program: &Program, axis: &str) -> bool {
+    let parts = program.mesh.find(axis);
+    let is_spread = |placement: &Placement| {
+        parts.iter().any(|&part| placement.dim_on(part).is_some() || placement.partial_on(part).is_some())
+    };
+    program.values.values().any(|info| is_spread(&info.ty.placement))
 }
 
 impl From<PassError> for Trouble {
@@ -139,9 +166,22 @@ fn of_placement(error: &PlacementError, places: &[Option<OriginInfo>], sources: 
         PlacementErrorKind::Conflict => Code::RuleConflict,
         PlacementErrorKind::StackedDimension => Code::NotSupported,
         PlacementErrorKind::NeedsLeave => Code::NeedsLeave,
+        PlacementErrorKind::NoEffect => Code::NoEffect,
         PlacementErrorKind::Internal => Code::Fault,
     };
-    let mut diagnostic = Diagnostic::error(code, error.message.clone());
+    let mut diagnostic = match error.kind {
+        PlacementErrorKind::NoEffect => Diagnostic::warning(code, error.message.clone()),
+        PlacementErrorKind::UnknownAxis
+        | PlacementErrorKind::AxisTwice
+        | PlacementErrorKind::NoMatch
+        | PlacementErrorKind::UnknownName
+        | PlacementErrorKind::NotDivisible
+        | PlacementErrorKind::DuplicateRule
+        | PlacementErrorKind::Conflict
+        | PlacementErrorKind::StackedDimension
+        | PlacementErrorKind::NeedsLeave
+        | PlacementErrorKind::Internal => Diagnostic::error(code, error.message.clone()),
+    };
     for ((place, label), info) in error.places.iter().zip(places) {
         let span = match place {
             partition::Place::Plan(span) => Some(*span),

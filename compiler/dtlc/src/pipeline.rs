@@ -12,7 +12,9 @@ use dtlc_lang::plan::Plan;
 use dtlc_lang::{Compiled, SourceMap, Span};
 use dtlc_passes::limits::{check_limits, check_memory};
 use dtlc_passes::memory::plan_memory;
-use dtlc_passes::partition::{Partitioned, PlacementRequest, merge_collectives, partition, plan_reshards};
+use dtlc_passes::partition::{
+    Partitioned, PlacementError, PlacementRequest, merge_collectives, partition, plan_reshards,
+};
 use dtlc_passes::{
     ChunkBudget, Chunked, Lowered, Position, chunk, fuse, joint, lower, rematerialise, start_collectives,
 };
@@ -62,6 +64,8 @@ pub struct Sharded {
     pub gradient_stores: Vec<Type>,
     /// For each state, where it lies while it is used.
     pub uses: Vec<Placement>,
+    /// Rules from which nothing follows.
+    pub idle: Vec<PlacementError>,
 }
 
 /// A program in the order that it runs in.
@@ -168,9 +172,9 @@ fn shard(lowered: &Lowered, model: &Model, plan: Option<&Plan>) -> Result<Sharde
     let origins = &lowered.program;
     let partitioned =
         partition(lowered.program.clone(), &request).map_err(|errors| Trouble::placement(errors, origins))?;
-    let Partitioned { program, left_whole, gradient_stores, uses } = partitioned;
+    let Partitioned { program, left_whole, gradient_stores, uses, idle } = partitioned;
     verify::sharded(&program)?;
-    Ok(Sharded { program, left_whole, gradient_stores, uses })
+    Ok(Sharded { program, left_whole, gradient_stores, uses, idle })
 }
 
 /// `sharded` → `scheduled`.

@@ -1,6 +1,7 @@
 //! `dtlc check`: every model and plan of a file, as far as its memory plan and contracts.
 
 use crate::cli::Check;
+use crate::diagnose::remarks;
 use crate::failure::{Failure, show_diagnostics};
 use crate::figures::{Figures, refusals};
 use crate::files::FileLoader;
@@ -87,7 +88,8 @@ fn check_plan(source: &SourceText, options: Options) -> Result<(PlanReport, Vec<
     let compilation = compile(&compiled, mode, Stage::Program)
         .map_err(|trouble| trouble.into_failure(&compiled.sources))?;
     let figures = Figures::new(&compiled, &compilation)?;
-    let found = refusals(&compiled, &compilation, &figures)?;
+    let mut found = refusals(&compiled, &compilation, &figures)?;
+    found.extend(remarks(&compiled, &compilation));
     let report = PlanReport {
         plan: compiled.plan.as_ref().map(|plan| plan.name.clone()),
         model: compiled.model.name.clone(),

@@ -1,7 +1,8 @@
 //! `dtlc explain`: placements, collectives, memory and work of a plan; or a diagnostic's long text.
 
 use crate::cli::Explain;
-use crate::failure::Failure;
+use crate::diagnose::remarks;
+use crate::failure::{Failure, show_diagnostics};
 use crate::figures::{Figures, annotated, bytes, count, refusals, scaled, shortened};
 use crate::load::{SourceText, options};
 use crate::output::Output;
@@ -32,6 +33,10 @@ pub fn run(arguments: &Explain, output: &Output) -> Result<(), Failure> {
     let refused = refusals(&compiled, &compilation, &figures)?;
     if !refused.is_empty() {
         return Err(Failure::Input { diagnostics: refused, sources: compiled.sources });
+    }
+    let remarks = remarks(&compiled, &compilation);
+    if !remarks.is_empty() {
+        show_diagnostics(&remarks, &compiled.sources, output);
     }
     if output.json {
         return output.json(&figures);

@@ -24,6 +24,8 @@ pub enum PlacementErrorKind {
     StackedDimension,
     /// Data can only move by gathering what both ends hold sharded, and there is no leave to.
     NeedsLeave,
+    /// Nothing follows from a rule: a remark.
+    NoEffect,
     /// A bug in dtlc.
     Internal,
 }

@@ -16,6 +16,7 @@ mod assign;
 mod copies;
 mod error;
 mod factors;
+mod idle;
 mod keep;
 mod merge;
 mod mesh;
@@ -55,6 +56,8 @@ pub struct Partitioned {
     pub gradient_stores: Vec<Type>,
     /// For each state, where it lies while it is used.
     pub uses: Vec<Placement>,
+    /// Rules from which nothing follows.
+    pub idle: Vec<PlacementError>,
 }
 
 /// Places every value of a joint program.
@@ -79,12 +82,13 @@ pub fn partition(
         select::with_leave(&program, &request.leave).map_err(|unknown| vec![unknown_name(&unknown)])?;
     let owners = stores::owners(&program);
     let stores = stores::decide(&program, &assignments, &owners, &looped)?;
+    let idle = idle::idle_rules(&program, &assignments, &stores);
     let update = place_update(&program, &assignments, &stores, &owners).map_err(|error| vec![error])?;
     let gradient_stores = gradient_stores(&program, &assignments, &stores);
     let mut program = realise::realise(program.clone(), &assignments, &update, &stores, owners, leave)?;
     keep::keep_parts(&mut program, &assignments, &stores);
     let uses = program.states.iter().map(|state| assignments.placement(state.value)).collect();
-    Ok(Partitioned { program, left_whole: stores.whole, gradient_stores, uses })
+    Ok(Partitioned { program, left_whole: stores.whole, gradient_stores, uses, idle })
 }
 
 /// A gradient rests as its parameter is used, split further by what its store adds.

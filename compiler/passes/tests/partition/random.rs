@@ -4,7 +4,7 @@ use crate::llama::{llama, tied};
 use crate::support::{Numbers, check_request, joint, request, with_update};
 use dtlc_ir::{Phase, Program, Region, Value};
 use dtlc_passes::partition::{
-    PlacementErrorKind, PlacementRequest, RuleRequest, StepRequest, partition, plan_reshards,
+    Partitioned, PlacementErrorKind, PlacementRequest, RuleRequest, StepRequest, partition, plan_reshards,
 };
 
 const DIMS: [&str; 12] = ["B", "S", "T", "D", "KV", "G", "K", "F", "V", "H=KV*G", "P", "KH"];
@@ -96,12 +96,47 @@ fn pins_hold(program: &Program, request: &PlacementRequest, plan: &str) {
     }
 }
 
+/// Leaves out each rule that is said to change nothing, which must be true; how many were.
+fn without_idle_rules(
+    program: &Program,
+    request: &PlacementRequest,
+    made: &Partitioned,
+    plan: &str,
+) -> usize {
+    let is_idle = |rule: &RuleRequest| {
+        made.idle.iter().any(|remark| remark.message == format!("`{}` changes nothing", rule.text()))
+    };
+    let mut tried = 0;
+    for (step, index) in rules(request).filter(|&(step, index)| is_idle(&request.steps[step].rules[index])) {
+        let mut less = request.clone();
+        let rule = less.steps[step].rules.remove(index);
+        let without =
+            partition(program.clone(), &less).unwrap_or_else(|errors| panic!("{plan}: {errors:#?}"));
+        // A rule that places nothing may still split an axis into parts, which have other names then.
+        if without.program.mesh != made.program.mesh {
+            continue;
+        }
+        assert!(
+            without.program.values == made.program.values,
+            "{plan}\nnot the same without {}",
+            rule.text()
+        );
+        tried += 1;
+    }
+    tried
+}
+
+fn rules(request: &PlacementRequest) -> impl Iterator<Item = (usize, usize)> {
+    let steps = request.steps.iter().enumerate();
+    steps.flat_map(|(step, request)| (0..request.rules.len()).map(move |rule| (step, rule)))
+}
+
 #[test]
 fn random_plans_are_refused_or_compute_the_same() {
     let mut numbers = Numbers(seed());
     let programs =
         [15, 16].map(|vocabulary| [with_update(joint(&llama(vocabulary))), joint(&tied(vocabulary))]);
-    let mut ran = 0;
+    let (mut ran, mut idle) = (0, 0);
     for _ in 0..cases() {
         let program = &programs[numbers.below(2)][numbers.below(2)];
         let plan = plan(&mut numbers);
@@ -116,6 +151,7 @@ fn random_plans_are_refused_or_compute_the_same() {
                 }
                 Ok(made) => {
                     pins_hold(&made.program, &request, &plan);
+                    idle += without_idle_rules(program, &request, &made, &plan);
                     check_request(program, &request, &plan);
                     ran += 1;
                 }
@@ -127,6 +163,7 @@ fn random_plans_are_refused_or_compute_the_same() {
         }
     }
     assert!(ran * 10 > cases(), "only {ran} plans were good");
+    assert!(idle * 40 > cases(), "only {idle} rules changed nothing");
 }
 
 /// More cases than the default for a long run.
