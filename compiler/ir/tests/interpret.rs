@@ -333,6 +333,22 @@ fn rounding_by_chance_gives_a_neighbour_and_is_right_on_average() {
 }
 
 #[test]
+fn numbers_beside_are_a_unit_of_f64_away_within_sums_too() {
+    let body = "%y: f32[A] = neg %x forward %z: f32[] = reduce_sum[A] %x forward yield %y, %z";
+    let mut seen = [0; 3];
+    for seed in 0..60 {
+        let options = Options { rounding: Rounding::Beside(seed), ..Options::default() };
+        let results = run("%x: f32[A]", body, &[&[-1.5, 0.0]], &options);
+        let unit = f64::exp2(-52.0);
+        let step = (results[0][0] - 1.5) / unit;
+        assert!([-1.0, 0.0, 1.0].contains(&step) && results[0][1] == 0.0, "{results:?}");
+        seen[(step + 1.0) as usize] += 1;
+        assert!((results[1][0] + 1.5).abs() <= 4.0 * unit, "{results:?}");
+    }
+    assert!(seen.iter().all(|&times| times > 5), "{seen:?}");
+}
+
+#[test]
 fn rounding_by_chance_reaches_sums_before_they_cancel() {
     let sums = ["%y: f32[] = reduce_sum[B] %x forward yield %y", "%y: f32[] = dot %x, %z forward yield %y"];
     for body in sums {

@@ -22,12 +22,9 @@ use indexmap::IndexMap;
 
 use super::rng::Rng;
 
-/// What interpreting rank by rank may differ by in f64, relative, besides what f64 rounds.
+/// What interpreting rank by rank may differ by in f64, relative, besides what f64 rounds: that matters where a result is nothing
+/// else, as the sum of what has no mean is.
 const EXACT: f64 = 1e-9;
-/// The rounding of f64, in that of f32 and of bf16: it matters where a result is nothing else, as the sum of what has no
-/// mean is.
-const F64_OF_F32: f64 = 1.0 / (1u64 << 29) as f64;
-const F64_OF_BF16: f64 = 1.0 / (1u64 << 45) as f64;
 /// What a backend may differ by, relative, besides what is measured: two units in an f32's last place. Samples of a lone
 /// number, such as a loss, may all happen to be nearer.
 const UNITS: f64 = 2.0 / 8_388_608.0;
@@ -165,39 +162,49 @@ fn judge_mode(source: &str, mode: Mode, on: Start, coverage: &mut Coverage) -> R
     }
     let coarse = one.values.values().any(|info| info.ty.dtype == DType::Bf16);
     let scales = scales(&truth);
-    let mut noise = vec![0.0f64; truth.len()];
-    for sample in 0..SAMPLES {
-        let rounding = Rounding::Chance(sample);
-        let rounded =
-            if coarse { interpreted_by_rank(&many, rounding)? } else { interpreted(&one, rounding)? };
-        noise.iter_mut().zip(differences(&truth, &rounded)).for_each(|(most, apart)| *most = most.max(apart));
-    }
-    let finer = if coarse { F64_OF_BF16 } else { F64_OF_F32 };
-    let exact: Vec<f64> =
-        scales.iter().zip(&noise).map(|(scale, noise)| EXACT * scale + ORDERS * finer * noise).collect();
+    let bounds = |relative: f64, noise: &[f64]| -> Vec<f64> {
+        scales.iter().zip(noise).map(|(scale, noise)| relative * scale + ORDERS * noise).collect()
+    };
     for (program, stage) in [(&many, "planned"), (&fused, "fused")] {
         let got = interpreted_by_rank(program, Rounding::None)
             .map_err(|(Stop::Bug(fault) | Stop::Refused(fault))| Stop::Bug(format!("{stage}: {fault}")))?;
-        if let Some(text) = disagreement(&truth, &got, &exact) {
+        let nearest = bounds(EXACT, &vec![0.0; truth.len()]);
+        if disagreement(&truth, &got, &nearest).is_none() {
+            continue;
+        }
+        let noise = noise(&truth, |seed| interpreted(&one, Rounding::Beside(seed)))?;
+        if let Some(text) = disagreement(&truth, &got, &bounds(EXACT, &noise)) {
             return Ok(Verdict::Wrong(
                 format!("{mode:?} {stage}"),
                 format!("{text}\n{}", text::print_step(program)),
             ));
         }
     }
-    let single: Vec<f64> =
-        scales.iter().zip(&noise).map(|(scale, noise)| UNITS * scale + ORDERS * noise).collect();
+    let noise = noise(&truth, |seed| match Rounding::Chance(seed) {
+        rounding if coarse => interpreted_by_rank(&many, rounding),
+        rounding => interpreted(&one, rounding),
+    })?;
     let [first, second] = run_twice(&fused, &arguments(&many), STEP, SEED, on).map_err(Stop::Bug)?;
     if bits(&first) != bits(&second) {
         return Ok(Verdict::Wrong(format!("{mode:?} backend twice"), "two runs differ".into()));
     }
     let got = results(&many, &Outcome { yields: first });
-    Ok(match disagreement(&truth, &got, &single) {
+    Ok(match disagreement(&truth, &got, &bounds(UNITS, &noise)) {
         Some(text) => {
             Verdict::Wrong(format!("{mode:?} backend"), format!("{text}\n{}", text::print_step(&fused)))
         }
         None => Verdict::Agrees,
     })
+}
+
+/// For each result, the most that a few samples are away from the truth.
+fn noise(truth: &Results, sample: impl Fn(u64) -> Result<Results, Stop>) -> Result<Vec<f64>, Stop> {
+    let mut noise = vec![0.0f64; truth.len()];
+    for seed in 0..SAMPLES {
+        let apart = differences(truth, &sample(seed)?);
+        noise.iter_mut().zip(apart).for_each(|(most, apart)| *most = most.max(apart));
+    }
+    Ok(noise)
 }
 
 fn interpreted(program: &Program, rounding: Rounding) -> Result<Results, Stop> {

@@ -42,6 +42,9 @@ pub enum Rounding {
     /// sum so far, likewise. What a few of these differ by says how much rounding can change a program's results, in
     /// whatever order it adds (Parker, "Monte Carlo Arithmetic", 1997).
     Chance(u64),
+    /// Floats stay f64, but each number becomes one beside it, or stays, by chance: how much f64's own rounding can change
+    /// what a program computes.
+    Beside(u64),
 }
 
 /// How to interpret.
@@ -297,6 +300,10 @@ impl<'a> Machine<'a> {
             Rounding::Chance(seed) => {
                 elements.for_each(|element| *element = scalar::stored_by_chance(*element, ty.dtype, seed));
             }
+            Rounding::Beside(seed) if ty.dtype.is_float() => {
+                elements.for_each(|element| *element = scalar::beside(*element, seed));
+            }
+            Rounding::Beside(_) => {}
         }
         held
     }

@@ -30,12 +30,16 @@ impl Site<'_> {
     pub(super) fn within(&self, value: f64) -> f64 {
         match self.rounding {
             Rounding::None | Rounding::Storage => value,
-            Rounding::Chance(seed) => {
-                let count = self.roundings.get() + 1;
-                self.roundings.set(count);
-                scalar::stored_by_chance(value, DType::F32, seed.wrapping_add(count << 32))
-            }
+            Rounding::Chance(seed) => scalar::stored_by_chance(value, DType::F32, self.next(seed)),
+            Rounding::Beside(seed) => scalar::beside(value, self.next(seed)),
         }
+    }
+
+    /// A seed for the next number within the operation.
+    fn next(&self, seed: u64) -> u64 {
+        let count = self.roundings.get() + 1;
+        self.roundings.set(count);
+        seed.wrapping_add(count << 32)
     }
 
     /// How many elements of `dim` a value of type `ty` has here.

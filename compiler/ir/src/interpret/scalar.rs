@@ -105,6 +105,16 @@ pub(super) fn stored_by_chance(value: f64, dtype: DType, seed: u64) -> f64 {
     f64::from_bits(if up { below + mask + 1 } else { below })
 }
 
+/// An f64 or one of the two beside it, by chance.
+pub(super) fn beside(value: f64, seed: u64) -> f64 {
+    match mixed(value.to_bits(), seed) % 4 {
+        _ if value == 0.0 || !value.is_finite() => value,
+        0 => value.next_up(),
+        1 => value.next_down(),
+        _ => value,
+    }
+}
+
 /// A number in [0, 1) that depends on `bits` and `seed`.
 fn unit(bits: u64, seed: u64) -> f64 {
     (mixed(bits, seed) >> 11) as f64 * f64::exp2(-53.0)
