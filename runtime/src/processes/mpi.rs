@@ -162,6 +162,12 @@ impl Transport for Mpi {
         result
     }
 
+    fn look(&self, patience: Patience<'_>) -> Result<(), Refusal> {
+        // Whoever is inside of MPI looks as well.
+        let Ok(_calling) = self.calling.try_lock() else { return Ok(()) };
+        self.reason_to_leave(Instant::now(), None, patience).map_or(Ok(()), Err)
+    }
+
     fn fail(&self, reason: &str) {
         // Where a rank's thread is inside of MPI and stays there, all that is left is to end.
         let Ok(_calling) = self.calling.try_lock() else { return };

@@ -5,12 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::collectives::{Refusal, Seat};
+use crate::collectives::{Patience, Refusal, Seat};
 use crate::error::{Result, RuntimeError};
 use crate::executor::{Backend, Executor, Interruption, NotFinite, StepNumbers, Trouble};
 use crate::health::Health;
+use crate::network::Network;
+use crate::processes::Transport;
 use crate::program::{LocationId, Program};
 use crate::signal::Signal;
+
+/// How often is looked after what is under way between devices.
+const GLANCE: Duration = Duration::from_millis(5);
 
 /// How the owner and the ranks talk.
 pub struct Control {
@@ -70,6 +75,40 @@ impl Control {
     /// Whether a rank never came back from a step, so that its thread and memory are still in use.
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Relaxed)
+    }
+
+    /// Looks after what a rank here has under way between devices, until the session closes: such a rank may wait for a device that waits for
+    /// another rank, and sees nothing itself. Once something is wrong, all that is under way is ended.
+    pub fn watch(&self, rank: usize, network: &dyn Network, transport: &dyn Transport) {
+        let patience = Patience { health: &self.health, spin: 0, timeout: Duration::MAX };
+        while !self.closing.load(Ordering::Acquire) {
+            match transport.look(patience) {
+                Ok(()) | Err(Refusal::Abandoned | Refusal::Missing(_) | Refusal::Disagrees(_)) => {}
+                Err(Refusal::Gone(gone)) => {
+                    let at = self.health.position(rank);
+                    let place = at.map_or_else(|| "no instruction".to_owned(), |at| self.place(at));
+                    self.health.fail(self.gone(gone, rank, &place));
+                }
+            }
+            if let Err(error) = network.look() {
+                self.health.fail(error);
+            }
+            if self.health.has_failed() {
+                return network.abort();
+            }
+            std::thread::sleep(GLANCE);
+        }
+    }
+
+    /// That a rank's process has ended, as another sees it.
+    fn gone(&self, gone: usize, own: usize, place: &str) -> RuntimeError {
+        let [gone, own] = [gone, own].map(|rank| self.program.mesh.rank_name(rank));
+        RuntimeError::Fault(format!("{gone} is gone: its process ended without a word; {own} is at {place}"))
+    }
+
+    fn place(&self, location: LocationId) -> String {
+        let location = self.program.locations.get(location.index());
+        location.map_or_else(|| "an unknown place".to_owned(), ToString::to_string)
     }
 
     /// Sends the ranks home.
@@ -161,11 +200,9 @@ impl<B: Backend> Rank<B> {
                 Some(RuntimeError::Fault(format!("{} at {place}: {reason}", self.name(self.number))))
             }
             Trouble::Refused { refusal: Refusal::Abandoned, .. } => None,
+            Trouble::Network(error) => Some(*error),
             Trouble::Refused { refusal: Refusal::Gone(rank), .. } => {
-                let (gone, own) = (self.name(rank), self.name(self.number));
-                Some(RuntimeError::Fault(format!(
-                    "{gone} is gone: its process ended without a word; {own} is at {place}"
-                )))
+                Some(self.control.gone(rank, self.number, &place))
             }
             Trouble::Refused { seat, refusal: Refusal::Missing(member) } => {
                 let missing = self.executor.seats()[seat].rank(member);
@@ -196,18 +233,10 @@ impl<B: Backend> Rank<B> {
     }
 
     fn place(&self, location: LocationId) -> String {
-        let location = self.control.program.locations.get(location.index());
-        location.map_or_else(|| "an unknown place".to_owned(), ToString::to_string)
+        self.control.place(location)
     }
 
-    /// A rank's number with its mesh coordinates, such as `rank 3 (dp 1, tp 1)`.
     fn name(&self, rank: usize) -> String {
-        let mesh = &self.control.program.mesh;
-        if mesh.axes.is_empty() {
-            return format!("rank {rank}");
-        }
-        let coordinates = mesh.coordinates(rank as u64);
-        let each = mesh.axes.iter().zip(coordinates).map(|(axis, at)| format!("{} {at}", axis.name));
-        format!("rank {rank} ({})", each.collect::<Vec<_>>().join(", "))
+        self.control.program.mesh.rank_name(rank)
     }
 }
