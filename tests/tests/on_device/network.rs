@@ -1,4 +1,5 @@
-//! Whole trainings of ranks that have a device each and exchange from device to device, against ranks that share one: the same bits.
+//! Whole trainings of ranks that have a device each and exchange from device to device, against ranks that share one: the same bits; and
+//! against the CPU.
 
 use crate::library::nvrtc;
 use crate::switch::spread;
@@ -53,7 +54,7 @@ const PRECISIONS: [&str; 2] =
     ["", "precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }"];
 
 fn program(plan: &str, precision: &str) -> Program {
-    let rest = "batch { seq 8, global 8 }\noptimizer adamw { lr 1e-2, clip 1.0 }";
+    let rest = "batch { seq 4, global 4 }\noptimizer adamw { lr 1e-2, clip 1.0 }";
     let source = format!("{MODEL}\nplan p for M {{\n{plan}\n{rest}\n{precision}\n}}\n");
     let nothing = |_: &str, _: &[&str]| Loaded::Missing;
     let choice = Choice { plan: PlanChoice::Named("p".to_owned()), overrides: Vec::new() };
@@ -65,14 +66,14 @@ fn program(plan: &str, precision: &str) -> Program {
     reread(&assembled).expect("it reads back")
 }
 
-/// The losses of three steps, and all state behind them; that only in the process of rank 0.
+/// The losses of two steps, and all state behind them; that only in the process of rank 0.
 fn training(mut session: Session) -> (Vec<f32>, Vec<Vec<u8>>) {
     session.initialise(5).expect("it starts");
     let mut losses = Vec::new();
-    for step in 1..=3 {
+    for step in 1..=2 {
         for (name, shift) in [("tokens", 0), ("labels", 1)] {
-            let numbers: Vec<u32> = (0..64).map(|at| ((at + shift) * 7919 + step * 31) % 40).collect();
-            session.set_input(name, &HostTensor::from_u32(&[8, 8], &numbers)).expect("it fits");
+            let numbers: Vec<u32> = (0..16).map(|at| ((at + shift) * 7919 + step * 31) % 40).collect();
+            session.set_input(name, &HostTensor::from_u32(&[4, 4], &numbers)).expect("it fits");
         }
         session.step(step.into(), 5).unwrap_or_else(|error| panic!("{error}"));
         let loss = session.scalar("loss").expect("it can be read");
@@ -94,6 +95,7 @@ fn training_over_a_network_has_the_bits_of_ranks_on_one_device() {
         for precision in PRECISIONS {
             let program = program(plan, precision);
             let options = Options { threads: Some(1), ..Options::default() };
+            let (on_cpu, _) = training(Session::start(program.clone(), options).expect("it starts"));
             let device = Arc::new(Emulator::default());
             let together = Session::start_on(device, program.clone(), options).expect("it starts");
             let (losses, states) = training(together);
@@ -104,8 +106,13 @@ fn training_over_a_network_has_the_bits_of_ranks_on_one_device() {
                     Session::start_on_network(transport, network, device, program.clone(), options);
                 training(session.expect("it starts"))
             });
-            assert!(losses.iter().all(|loss| loss.is_finite()) && losses[0] != losses[2], "{losses:?}");
+            assert!(losses.iter().all(|loss| loss.is_finite()) && losses[0] != losses[1], "{losses:?}");
             assert!(apart.iter().all(|(other, _)| *other == losses), "{plan} {precision}: {losses:?}");
+            if precision.is_empty() {
+                // A CPU adds in an order of its own, within a kernel.
+                let is_near = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-5 * one.abs();
+                assert!(on_cpu.iter().zip(&losses).all(is_near), "{plan}: {on_cpu:?} and {losses:?}");
+            }
             assert!(states == apart[0].1, "{plan} {precision}: the states differ");
         }
     }

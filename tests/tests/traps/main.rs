@@ -33,3 +33,5 @@ mod gradients;
 mod placement;
 mod streams;
 mod support;
+#[path = "../on_device/switch.rs"]
+mod switch;

@@ -2,6 +2,7 @@
 //!
 //! The program is put together by hand, so that work stands between each collective's start and its done.
 
+use crate::switch::spread;
 use dtlc_emulator::{
     Argument, CudaDriver, DevicePointer, DriverError, Emulator, Event, Graph, KernelHandle, LaunchShape,
     MemoryInfo, ModuleHandle, ModuleImage, Stream,
@@ -90,7 +91,10 @@ fn given(number: usize) -> Vec<f32> {
 
 /// Two steps on a device, and what was gathered.
 fn run(driver: Arc<dyn CudaDriver>) -> Result<Vec<Vec<f32>>, RuntimeError> {
-    let mut session = Session::start_on(driver, two_buckets(), Options::default())?;
+    two_steps(&mut Session::start_on(driver, two_buckets(), Options::default())?)
+}
+
+fn two_steps(session: &mut Session) -> Result<Vec<Vec<f32>>, RuntimeError> {
     for number in 0..2 {
         let tensor = HostTensor::from_f32(&[2, ELEMENTS], &given(number));
         session.set_input(&format!("in{number}"), &tensor)?;
@@ -98,7 +102,8 @@ fn run(driver: Arc<dyn CudaDriver>) -> Result<Vec<Vec<f32>>, RuntimeError> {
     session.step(1, 0)?;
     session.step(2, 0)?;
     let outputs = session.program().outputs.iter();
-    outputs.map(|output| Ok(session.output(output)?.to_f32())).collect()
+    let gathered = outputs.map(|output| Ok(session.collect_output(output)?.map(|it| it.to_f32())));
+    Ok(gathered.collect::<Result<Vec<_>, RuntimeError>>()?.into_iter().flatten().collect())
 }
 
 #[test]
@@ -132,6 +137,49 @@ fn ds_5545_each_event_that_is_not_waited_for_is_caught() {
         }
     }
     assert_eq!(caught, 18);
+}
+
+/// Two steps of two ranks that have a device each and exchange between those, and what was gathered; of the ranks' failures, the first.
+fn run_apart(devices: [Arc<dyn CudaDriver>; 2]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+    let results = spread(devices.into(), |process| {
+        let (transport, network, device) = (process.transport, process.network, process.device);
+        let mut session =
+            Session::start_on_network(transport, network, device, two_buckets(), Options::default())?;
+        let ended = two_steps(&mut session).inspect_err(|error| session.fail(&error.to_string()))?;
+        session.part();
+        Ok(ended)
+    });
+    // Who is only told of another's failure has no bug of its own.
+    let is_bug = |result: &Result<_, RuntimeError>| result.as_ref().is_err_and(|error| error.exit_status() == 4);
+    let first = results.iter().position(is_bug).unwrap_or(0);
+    results.into_iter().nth(first).expect("there are two")
+}
+
+#[test]
+fn each_event_between_devices_that_is_not_waited_for_is_caught() {
+    let whole = |forgotten| Arc::new(Forgetful::new(forgotten));
+    let devices = [whole(None), whole(None)];
+    let gathered = run_apart([devices[0].clone(), devices[1].clone()]).unwrap_or_else(|error| panic!("{error}"));
+    for (number, gathered) in gathered.iter().enumerate() {
+        let expected = given(number);
+        assert!(*gathered == [&*expected, &*expected].concat(), "bucket {number}");
+    }
+    // The owner's writes, and for each bucket what is offered and what is moved, by the rank itself.
+    let waits = devices.map(|device| device.waits.lock().expect("no thread panicked").clone());
+    let each = waits.each_ref().map(|waits| [1, 2].map(|stream| waits.get(&Stream(stream)).copied()));
+    assert_eq!(each, [[Some(6), Some(4)]; 2], "waits of each rank's two streams in two steps");
+    for rank in 0..2 {
+        for (stream, waits) in [(1, 3), (2, 2)] {
+            for wait in 0..waits {
+                let mut devices = [whole(None), whole(None)];
+                devices[rank] = whole(Some((Stream(stream), wait)));
+                let error = run_apart(devices.map(|device| device as _)).err();
+                let error = error.unwrap_or_else(|| panic!("wait {wait} of stream {stream} is not missed"));
+                let text = error.to_string();
+                assert!(text.contains("no event orders the two"), "wait {wait} of stream {stream}: {text}");
+            }
+        }
+    }
 }
 
 /// An emulated device that forgets one wait: the one of this number on a stream.
