@@ -2,7 +2,7 @@
 //!
 //! [`crate::nccl`] is one; the tests have another, between emulated devices. What is moved where is `executor::messages`'s to say.
 
-use crate::error::Result;
+use crate::error::RuntimeError;
 use dtlc_emulator::{DevicePointer, Stream};
 
 /// Which way the bytes of a message go. Members are counted in the order of the group.
@@ -44,19 +44,36 @@ pub struct Call<'a> {
     pub has_failed: &'a dyn Fn() -> bool,
 }
 
+/// Why messages came to nothing: with the rank, the collective and its place in the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// Something went wrong here, or did not end in time.
+    Here(RuntimeError),
+    /// Another member is gone, or so it looks from here: what its process says of it is worth more.
+    Elsewhere(RuntimeError),
+}
+
+impl From<Broken> for RuntimeError {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Here(error) | Broken::Elsewhere(error) => error,
+        }
+    }
+}
+
 /// Moves bytes between the devices of several processes.
 pub trait Network: Send + Sync {
     /// Starts messages; all members do. It may wait on the host until they have.
     ///
     /// # Errors
-    /// What went wrong, with the rank, the collective and its place in the source.
-    fn exchange(&self, call: &Call<'_>) -> Result<()>;
+    /// What went wrong.
+    fn exchange(&self, call: &Call<'_>) -> Result<(), Broken>;
 
     /// Sees whether all that was started goes well; asked from time to time, on another thread than the rank's.
     ///
     /// # Errors
-    /// As [`Network::exchange`]: something went wrong, or did not end in time.
-    fn look(&self) -> Result<()>;
+    /// What went wrong.
+    fn look(&self) -> Result<(), Broken>;
 
     /// Ends all that is under way, here and for the other members.
     fn abort(&self);

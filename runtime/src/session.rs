@@ -319,8 +319,8 @@ impl Session {
             let way = self.way();
             let executor = Executor::new(number, body, backend, seats, health, settings, way);
             let poison = arena == ArenaStart::Poisoned;
-            let elsewhere = self.world.transport().is_some();
-            let rank = Rank::new(number, executor, Arc::clone(&self.control), poison, elsewhere);
+            let others = self.world.transport();
+            let rank = Rank::new(number, executor, Arc::clone(&self.control), poison, others);
             self.handles.push(spawn(format!("rank {number}"), move || rank.run())?);
         }
         Ok(())

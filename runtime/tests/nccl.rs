@@ -114,7 +114,7 @@ fn messages_go_where_they_say() {
             let at = if root == index { mine } else { all.offset(8 * root as u64) };
             messages.push(Message { route: Route::OfAll(root), at, bytes: 8 });
         }
-        group.start(&messages, Stream::DEFAULT, PLACE, &|| false).unwrap_or_else(|error| panic!("{error}"));
+        group.start(&messages, Stream::DEFAULT, PLACE, &|| false).unwrap_or_else(|error| panic!("{error:?}"));
         (rank.values(room, 2), rank.values(all, 6))
     });
     for (index, (next, all)) in results.iter().enumerate() {
@@ -140,7 +140,7 @@ fn each_list_of_axes_has_groups_of_its_own() {
             let all = rank.buffer(&[own; 2]);
             let message = |root| Message { route: Route::OfAll(root), at: all.offset(4 * root as u64), bytes: 4 };
             let messages = [0, 1].map(message);
-            group.start(&messages, Stream::DEFAULT, PLACE, &|| false).unwrap_or_else(|error| panic!("{error}"));
+            group.start(&messages, Stream::DEFAULT, PLACE, &|| false).unwrap_or_else(|error| panic!("{error:?}"));
             rank.values(all, 2)
         })
     });
@@ -171,7 +171,10 @@ fn ends(patience: Duration, second: Option<usize>, failed: bool) -> Vec<Result<(
             [send, Message { route: Route::From(peer), at: target, bytes }]
         };
         let has_failed = || failed && own == 0;
-        let mut start = |bytes| group.start(&messages(bytes), Stream::DEFAULT, PLACE, &has_failed);
+        let mut start = |bytes| {
+            let started = group.start(&messages(bytes), Stream::DEFAULT, PLACE, &has_failed);
+            started.map_err(RuntimeError::from)
+        };
         let ended = match if own == 0 { Some(8) } else { second } {
             Some(bytes) => start(bytes),
             None => {

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::collectives::{Refusal, Seat};
-use crate::error::{Result as RuntimeResult, RuntimeError};
+use crate::error::Result as RuntimeResult;
 use crate::health::Health;
 use crate::link::{Linked, LinkedFloats, LinkedOperation, Placer};
-use crate::network::{Message, Network};
+use crate::network::{Broken, Message, Network};
 use crate::processes::Transport;
 use crate::program::instruction::LOOP_DEPTH_LIMIT;
 use crate::program::{DType, LocationId, LoopOrder, Operation, Reduction, Space, Transfer};
@@ -56,8 +56,8 @@ pub enum Trouble {
     Device(Box<DriverError>),
     /// This machine says so.
     Machine(String),
-    /// What moves bytes between devices says so, with rank and place.
-    Network(Box<RuntimeError>),
+    /// What moves bytes between devices says so.
+    Network(Box<Broken>),
 }
 
 /// A float that is none of the finite numbers.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Result, RuntimeError};
 use crate::gpu::{Gpu, Search};
-use crate::network::{Message, Route};
+use crate::network::{Broken, Message, Route};
 use crate::program::{AxisId, Mesh};
 use calls::*;
 use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclResult_t, ncclUniqueId};
@@ -170,9 +170,10 @@ impl Communicator {
         stream: Stream,
         place: &str,
         has_failed: &dyn Fn() -> bool,
-    ) -> Result<()> {
-        self.enter()?;
-        let raw = self.gpu.raw(stream).map_err(|error| RuntimeError::of_device(&self.name, &error))?;
+    ) -> std::result::Result<(), Broken> {
+        self.enter().map_err(Broken::Here)?;
+        let raw = self.gpu.raw(stream);
+        let raw = raw.map_err(|error| Broken::Here(RuntimeError::of_device(&self.name, &error)))?;
         let code = self.exchange(messages, raw.cast());
         self.accept(code, place, has_failed)
     }
@@ -181,13 +182,13 @@ impl Communicator {
     ///
     /// # Errors
     /// What NCCL says; whoever is told has to abort.
-    pub fn look(&self, place: &str) -> Result<()> {
+    pub fn look(&self, place: &str) -> std::result::Result<(), Broken> {
         if self.is_aborted {
             return Ok(());
         }
         match self.state() {
             ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(()),
-            failed => Err(self.failure(place, &format!("fails: {}", meaning(failed, self.handle)))),
+            failed => Err(Broken::Elsewhere(self.failed(place, failed))),
         }
     }
 
@@ -217,7 +218,12 @@ impl Communicator {
     }
 
     /// Waits until a call has been taken, for no longer than the communicator's patience.
-    fn accept(&mut self, code: ncclResult_t, place: &str, has_failed: &dyn Fn() -> bool) -> Result<()> {
+    fn accept(
+        &mut self,
+        code: ncclResult_t,
+        place: &str,
+        has_failed: &dyn Fn() -> bool,
+    ) -> std::result::Result<(), Broken> {
         let start = Instant::now();
         let mut pause = Duration::from_micros(20);
         let mut state = code;
@@ -226,14 +232,19 @@ impl Communicator {
                 ncclResult_t::ncclSuccess => return Ok(()),
                 ncclResult_t::ncclInProgress => {}
                 failed => {
-                    return Err(self.give_up(place, &format!("fails: {}", meaning(failed, self.handle))));
+                    let error = self.failed(place, failed);
+                    self.abort();
+                    return Err(Broken::Elsewhere(error));
                 }
             }
-            if has_failed() {
-                return Err(self.give_up(place, "was left, since another rank has failed"));
-            }
-            if start.elapsed() >= self.patience {
-                return Err(self.give_up(place, &too_long(self.patience)));
+            let why = match (has_failed(), start.elapsed() >= self.patience) {
+                (true, _) => Some("was left, since another rank has failed".to_owned()),
+                (false, true) => Some(too_long(self.patience)),
+                (false, false) => None,
+            };
+            if let Some(why) = why {
+                self.abort();
+                return Err(Broken::Here(RuntimeError::Fault(format!("{}: {place} {why}", self.name))));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(2));
@@ -241,14 +252,9 @@ impl Communicator {
         }
     }
 
-    /// Aborts, and says why.
-    fn give_up(&mut self, place: &str, why: &str) -> RuntimeError {
-        self.abort();
-        self.failure(place, why)
-    }
-
-    fn failure(&self, place: &str, why: &str) -> RuntimeError {
-        RuntimeError::Fault(format!("{}: {place} {why}", self.name))
+    /// What a failure of NCCL's is to the user.
+    fn failed(&self, place: &str, code: ncclResult_t) -> RuntimeError {
+        RuntimeError::Fault(format!("{}: {place} fails: {}", self.name, meaning(code, self.handle)))
     }
 
     /// All messages as one call; the first failure is told, with the group of calls closed.

@@ -8,7 +8,7 @@ use super::{Communicator, too_long};
 use crate::collectives::groups::Groups;
 use crate::error::{Result, RuntimeError};
 use crate::gpu::Gpu;
-use crate::network::{Call, Network};
+use crate::network::{Broken, Call, Network};
 use crate::program::{CollectiveKind, Instruction, Operation, Program};
 use dtlc_emulator::{CudaDriver, DriverError, Event};
 
@@ -52,15 +52,16 @@ impl NcclNetwork {
         self.places.get(collective as usize).map_or("a collective", String::as_str)
     }
 
-    fn of_device(&self, error: &DriverError) -> RuntimeError {
-        RuntimeError::of_device(&self.name, error)
+    fn of_device(&self, error: &DriverError) -> Broken {
+        Broken::Here(RuntimeError::of_device(&self.name, error))
     }
 }
 
 impl Network for NcclNetwork {
-    fn exchange(&self, call: &Call<'_>) -> Result<()> {
+    fn exchange(&self, call: &Call<'_>) -> std::result::Result<(), Broken> {
         let group = self.groups.get(call.group);
-        let group = group.ok_or_else(|| RuntimeError::Bug("a group that NCCL was not told of".to_owned()))?;
+        let unknown = || Broken::Here(RuntimeError::Bug("a group that NCCL was not told of".to_owned()));
+        let group = group.ok_or_else(unknown)?;
         let event = |events: &mut Started| match events.spare.pop() {
             Some(event) => Ok(event),
             None => self.gpu.create_event(),
@@ -78,7 +79,7 @@ impl Network for NcclNetwork {
         Ok(())
     }
 
-    fn look(&self) -> Result<()> {
+    fn look(&self) -> std::result::Result<(), Broken> {
         let mut started = lock(&self.started);
         let late = started.late(Instant::now(), self.patience, |event| self.gpu.is_reached(event));
         let late = late.map_err(|error| self.of_device(&error))?;
@@ -86,7 +87,7 @@ impl Network for NcclNetwork {
         drop(started);
         if let Some(collective) = late {
             let (name, place, why) = (&self.name, self.place(collective), too_long(self.patience));
-            return Err(RuntimeError::Fault(format!("{name}: {place} {why}")));
+            return Err(Broken::Here(RuntimeError::Fault(format!("{name}: {place} {why}"))));
         }
         let place = oldest.map_or("what was done last", |collective| self.place(collective));
         for group in &self.groups {

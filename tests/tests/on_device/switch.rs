@@ -2,8 +2,8 @@
 //! to GPUs. It reads and writes on the streams that it is given, so the devices see whether something orders that with what else they do.
 
 use dtlc_emulator::{CudaDriver, DriverError, Stream};
-use dtlc_runtime::error::{Result, RuntimeError};
-use dtlc_runtime::network::{Call, Message, Network, Route};
+use dtlc_runtime::RuntimeError;
+use dtlc_runtime::network::{Broken, Call, Message, Network, Route};
 use dtlc_runtime::processes::Transport;
 use dtlc_runtime::processes::rendezvous::{Party, Place, meet};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ struct Calls {
 #[derive(Default)]
 struct Together {
     members: BTreeMap<usize, (Vec<Message>, Stream)>,
-    done: Option<std::result::Result<(), DriverError>>,
+    done: Option<Result<(), DriverError>>,
 }
 
 /// A rank's connection.
@@ -73,7 +73,7 @@ struct Port {
 }
 
 impl Network for Port {
-    fn exchange(&self, call: &Call<'_>) -> Result<()> {
+    fn exchange(&self, call: &Call<'_>) -> Result<(), Broken> {
         let switch = &self.switch;
         let group = call.ranks.to_vec();
         let mut calls = switch.calls.lock().expect("no panic");
@@ -95,16 +95,16 @@ impl Network for Port {
         loop {
             if let Some(done) = &calls.together[&key].done {
                 let failed = |error| RuntimeError::of_device(&format!("rank {} exchanges", self.rank), error);
-                return done.as_ref().copied().map_err(failed);
+                return done.as_ref().copied().map_err(|error| Broken::Here(failed(error)));
             }
             if (call.has_failed)() {
-                return Err(RuntimeError::Fault("another rank has failed".to_owned()));
+                return Err(Broken::Elsewhere(RuntimeError::Fault("another rank has failed".to_owned())));
             }
             calls = switch.changed.wait_timeout(calls, Duration::from_millis(5)).expect("no panic").0;
         }
     }
 
-    fn look(&self) -> Result<()> {
+    fn look(&self) -> Result<(), Broken> {
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Switch {
         &self,
         ranks: &[usize],
         members: &BTreeMap<usize, (Vec<Message>, Stream)>,
-    ) -> std::result::Result<(), DriverError> {
+    ) -> Result<(), DriverError> {
         for (&to, (incoming, into)) in members {
             let incoming = incoming.iter().filter(|message| match message.route {
                 Route::To(_) => false,
