@@ -22,8 +22,8 @@ pub use crate::device::Graphs;
 use crate::device::{Device, DeviceMemories, Flights, Loaded};
 use crate::error::{Result, RuntimeError};
 use crate::executor::{Backend, Executor, StepNumbers, Way};
-use crate::gpu::{Gpu, Search};
 pub use crate::executor::{Probe, Watch};
+use crate::gpu::{Gpu, Search};
 use crate::link::link;
 use crate::nccl::{self, Meeting};
 use crate::network::Network;
@@ -198,7 +198,8 @@ impl Session {
         let (network, remark) = match nccl::meet(&gpu, search, &*others, &program, options.timeout)? {
             Meeting::Met(network) => (Some(network as Arc<dyn Network>), None),
             Meeting::Apart(why) => {
-                let what = "ranks exchange through the host's memory, which is much slower than from GPU to GPU";
+                let what =
+                    "ranks exchange through the host's memory, which is much slower than from GPU to GPU";
                 (None, Some(format!("{what}: {why}")))
             }
         };

@@ -138,9 +138,12 @@ fn each_list_of_axes_has_groups_of_its_own() {
             let mut group = whole.over(&mesh, &[axis]).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(group.members(), 2);
             let all = rank.buffer(&[own; 2]);
-            let message = |root| Message { route: Route::OfAll(root), at: all.offset(4 * root as u64), bytes: 4 };
+            let message =
+                |root| Message { route: Route::OfAll(root), at: all.offset(4 * root as u64), bytes: 4 };
             let messages = [0, 1].map(message);
-            group.start(&messages, Stream::DEFAULT, PLACE, &|| false).unwrap_or_else(|error| panic!("{error:?}"));
+            group
+                .start(&messages, Stream::DEFAULT, PLACE, &|| false)
+                .unwrap_or_else(|error| panic!("{error:?}"));
             rank.values(all, 2)
         })
     });

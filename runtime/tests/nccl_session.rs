@@ -1,12 +1,15 @@
 //! Sessions of several ranks, each a process with a GPU of its own, that exchange through NCCL: libraries that stand in for NVIDIA's move
-//! the bytes and run no kernel, so nothing is added here. Each process is a thread. What is added is judged in the workspace's tests.
+//! the bytes and run no kernel, so nothing is added here. Each process is a thread. What is added is judged in the workspace's tests, between
+//! emulated devices.
 
 #![cfg(target_os = "linux")]
 
 mod support;
 
+use dtlc_emulator::Emulator;
 use dtlc_runtime::RuntimeError;
 use dtlc_runtime::gpu::{Gpu, Ordinal, Search};
+use dtlc_runtime::network::{Broken, Call, Network};
 use dtlc_runtime::processes::Transport;
 use dtlc_runtime::program::device::DeviceSection;
 use dtlc_runtime::program::*;
@@ -14,7 +17,7 @@ use dtlc_runtime::session::{Options, Session, Watch};
 use dtlc_runtime::tensor::HostTensor;
 use std::ffi::{CString, c_char};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use support::libraries::compile;
 use support::*;
@@ -33,7 +36,8 @@ fn folders() -> &'static [PathBuf; 2] {
         // SAFETY: the library is ours and does nothing when it is opened; its function is of this type.
         unsafe {
             let library = libloading::Library::new(driver).expect("it opens");
-            let set = library.get::<unsafe extern "C" fn(*const c_char, i64)>("fake_set").expect("it is there");
+            let set =
+                library.get::<unsafe extern "C" fn(*const c_char, i64)>("fake_set").expect("it is there");
             let name = CString::new("devices").expect("a name");
             set(name.as_ptr(), 4);
             std::mem::forget(library);
@@ -57,9 +61,8 @@ fn nccl() -> Search {
 fn moving() -> Program {
     let mut program = empty_program(&[("a", 2), ("b", 2)]);
     program.device = Some(DeviceSection { modules: Vec::new(), functions: Vec::new(), calls: Vec::new() });
-    let layout = |dims: &[(&str, u64)]| {
-        Layout::replicated(DType::F32, dims).placed(0, AxisId(0)).placed(0, AxisId(1))
-    };
+    let layout =
+        |dims: &[(&str, u64)]| Layout::replicated(DType::F32, dims).placed(0, AxisId(0)).placed(0, AxisId(1));
     let source = input(&mut program, "in", layout(&[("rank", 4), ("x", 64)]), 0);
     let (one, two) = (vec![AxisId(0)], vec![AxisId(1)]);
     let both = vec![AxisId(1), AxisId(0)];
@@ -81,8 +84,7 @@ fn moving() -> Program {
         body.push(at(1, Operation::Collective(Collective { flight: FlightId(0), kind, axes, tensors })));
     }
     let body = with_dones(body);
-    program.instructions =
-        vec![at(0, Operation::Loop(Loop { count: 2, order: LoopOrder::Forward, body }))];
+    program.instructions = vec![at(0, Operation::Loop(Loop { count: 2, order: LoopOrder::Forward, body }))];
     program
 }
 
@@ -122,7 +124,8 @@ fn ranks_with_a_gpu_each_exchange_through_nccl() {
 fn ranks_that_can_not_exchange_through_the_host_and_say_why() {
     let expected = outputs(&mut start(&moving(), Options::default()));
     let nowhere = Search::in_folders(vec!["/nowhere".into()]);
-    let missing = "rank 0 can't use NCCL: NCCL is missing: libnccl.so.2 was not found; looked in:\n  /nowhere\n";
+    let missing =
+        "rank 0 can't use NCCL: NCCL is missing: libnccl.so.2 was not found; looked in:\n  /nowhere\n";
     let (nccl, shared) = (nccl(), "rank 0 and rank 2 share a GPU");
     let cases: [(&Search, fn(usize) -> usize, &str); 2] =
         [(&nowhere, |rank| rank, missing), (&nccl, |rank| rank % 2, shared)];
@@ -136,9 +139,8 @@ fn ranks_that_can_not_exchange_through_the_host_and_say_why() {
     }
 }
 
-/// What the others say when rank 2 of three does not go along with the second step.
-fn told(timeout: Duration, watch: Watch, rank_2: impl Fn(Session) + Sync) -> Vec<String> {
-    let start = Instant::now();
+/// A program of three ranks that each take what the next one has.
+fn turning() -> Program {
     let mut program = empty_program(&[("dp", 3)]);
     program.device = moving().device;
     let [source, target] = [0, 64].map(|offset| BufferRef::new(Space::Arena, offset, 64));
@@ -147,10 +149,16 @@ fn told(timeout: Duration, watch: Watch, rank_2: impl Fn(Session) + Sync) -> Vec
     let tensor = CollectiveTensor { source, target, dtype: DType::F32, transfer: Transfer::whole(16) };
     let collective = Collective { flight: FlightId(0), kind, axes: vec![AxisId(0)], tensors: vec![tensor] };
     program.instructions = with_dones(vec![at(0, fill), at(1, Operation::Collective(collective))]);
+    program
+}
+
+/// What the others say when rank 2 of three does not go along with the second step.
+fn told(timeout: Duration, watch: Watch, rank_2: impl Fn(Session) + Sync) -> Vec<String> {
+    let start = Instant::now();
     let results = spread(3, |transport: Arc<dyn Transport>| {
         let rank = transport.rank();
         let options = Options { timeout, watch, ..Options::default() };
-        let session = Session::start_on_gpus(transport, gpu(rank), &nccl(), program.clone(), options);
+        let session = Session::start_on_gpus(transport, gpu(rank), &nccl(), turning(), options);
         let mut session = session.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(session.remark(), None);
         session.step(1, 0).unwrap_or_else(|error| panic!("{error}"));
@@ -178,7 +186,9 @@ fn a_rank_that_stays_away_ends_the_others_in_time() {
         assert!(text.contains("rank ") && text.contains(where_it_is), "{text}");
     });
     let own = |rank: usize| {
-        format!("rank {rank} (dp {rank}): permute at test.dtl:7:3 (second) did not end within 0.4 s; some member")
+        format!(
+            "rank {rank} (dp {rank}): permute at test.dtl:7:3 (second) did not end within 0.4 s; some member"
+        )
     };
     assert!(texts.iter().any(|text| text.contains(&own(0)) || text.contains(&own(1))), "{texts:?}");
     // The other is late itself, is told, or sees that its peer has left.
@@ -219,5 +229,45 @@ fn a_rank_that_panics_frees_the_others() {
         session.fail(&error);
     }) {
         assert!(text.contains("rank 2 (dp 2) panicked at test.dtl:7:3 (second)"), "{text}");
+    }
+}
+
+/// Messages that never end by themselves, as of a rank whose device waits for another.
+#[derive(Default)]
+struct Stuck {
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Network for Stuck {
+    fn exchange(&self, _: &Call<'_>) -> Result<(), Broken> {
+        let ended = self.ended.lock().expect("no panic");
+        drop(self.changed.wait_while(ended, |ended| !*ended).expect("no panic"));
+        Ok(())
+    }
+
+    fn look(&self) -> Result<(), Broken> {
+        Err(Broken::Here(RuntimeError::Fault("it takes too long".to_owned())))
+    }
+
+    fn abort(&self) {
+        *self.ended.lock().expect("no panic") = true;
+        self.changed.notify_all();
+    }
+}
+
+#[test]
+fn what_a_rank_cannot_see_while_it_waits_is_seen_for_it() {
+    // None may end before the others, who would see that.
+    let ends = spread(3, |transport| {
+        let others = Arc::clone(&transport);
+        let device = Arc::new(Emulator::default());
+        let network = Arc::new(Stuck::default());
+        let options = Options { timeout: LONG, ..Options::default() };
+        let session = Session::start_on_network(transport, network, device, turning(), options);
+        (others, session.expect("it starts").step(1, 0))
+    });
+    for (_, end) in ends {
+        assert_eq!(end, Err(RuntimeError::Fault("it takes too long".to_owned())));
     }
 }

@@ -1,7 +1,7 @@
 //! Messages of a collective on their way through the host's memory: filled, sent, taken in and checked.
 
-use super::{Backend, Frame, Trouble};
 use super::messages::Parcel;
+use super::{Backend, Frame, Trouble};
 use crate::collectives::{Header, Patience, Refusal};
 use crate::link::LinkedCollective;
 use crate::network::Route;

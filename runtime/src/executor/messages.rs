@@ -102,7 +102,9 @@ impl<B: Backend> Frame<B> {
         let mut room = 0;
         parcels.clear();
         let mut add = |route, end, (tensor, linked): (usize, &LinkedTensor), [reader, member]: [usize; 2]| {
-            let Some((transfer, source, target)) = block(kind, linked, [reader, member], members) else { return };
+            let Some((transfer, source, target)) = block(kind, linked, [reader, member], members) else {
+                return;
+            };
             let bytes = (transfer.block_elements() * linked.dtype.bytes()) as usize;
             if bytes == 0 {
                 return;

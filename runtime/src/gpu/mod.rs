@@ -21,7 +21,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::RuntimeError;
 use calls::*;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUresult, CUstream, CUstream_flags, CUuuid};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUresult, CUstream, CUstream_flags, CUuuid,
+};
 use dtlc_emulator::{
     Argument, CudaDriver, DevicePointer, DriverError, Event, Graph, KernelHandle, LaunchShape, MemoryInfo,
     ModuleHandle, ModuleImage, Stream,

@@ -84,10 +84,9 @@ fn tell_all(transport: &dyn Transport, word: &Word, timeout: Duration) -> Result
         Refusal::Abandoned => {
             health.failure().unwrap_or_else(|| RuntimeError::Bug("a rank failed".to_owned()))
         }
-        Refusal::Missing(rank) | Refusal::Disagrees(rank) | Refusal::Gone(rank) => RuntimeError::Fault(format!(
-            "rank {rank} did not tell rank {own} of its GPU within {} s",
-            timeout.as_secs_f64()
-        )),
+        Refusal::Missing(rank) | Refusal::Disagrees(rank) | Refusal::Gone(rank) => RuntimeError::Fault(
+            format!("rank {rank} did not tell rank {own} of its GPU within {} s", timeout.as_secs_f64()),
+        ),
     })?;
     incoming[own] = message;
     let read = |message: &Vec<u8>| {

@@ -100,7 +100,10 @@ impl Network for NcclNetwork {
     }
 
     fn abort(&self) {
-        self.groups.iter().chain([&self.world]).for_each(|group| lock(group).abort());
+        let all = || self.groups.iter().chain([&self.world]);
+        // What the rank's thread is in comes last: it may wait for what the others have on the GPU.
+        all().filter_map(|group| group.try_lock().ok()).for_each(|mut group| group.abort());
+        all().for_each(|group| lock(group).abort());
     }
 }
 

@@ -105,9 +105,7 @@ fn results_of_processes(program: &Program, options: Options, way: Way) -> Vec<Ve
     let found = spread(devices, |process| {
         let (transport, program) = (process.transport, program.clone());
         let session = match way {
-            Way::Messages => {
-                Session::start_on_among(Some(transport), process.device, program, options)
-            }
+            Way::Messages => Session::start_on_among(Some(transport), process.device, program, options),
             Way::Network => {
                 Session::start_on_network(transport, process.network, process.device, program, options)
             }

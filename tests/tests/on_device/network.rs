@@ -102,8 +102,7 @@ fn training_over_a_network_has_the_bits_of_ranks_on_one_device() {
             let devices = (0..program.mesh.ranks()).map(|_| Arc::new(Emulator::default()) as _);
             let apart = spread(devices.collect::<Vec<Arc<dyn CudaDriver>>>(), |process| {
                 let (transport, network, device) = (process.transport, process.network, process.device);
-                let session =
-                    Session::start_on_network(transport, network, device, program.clone(), options);
+                let session = Session::start_on_network(transport, network, device, program.clone(), options);
                 training(session.expect("it starts"))
             });
             assert!(losses.iter().all(|loss| loss.is_finite()) && losses[0] != losses[1], "{losses:?}");

@@ -150,7 +150,8 @@ fn run_apart(devices: [Arc<dyn CudaDriver>; 2]) -> Result<Vec<Vec<f32>>, Runtime
         Ok(ended)
     });
     // Who is only told of another's failure has no bug of its own.
-    let is_bug = |result: &Result<_, RuntimeError>| result.as_ref().is_err_and(|error| error.exit_status() == 4);
+    let is_bug =
+        |result: &Result<_, RuntimeError>| result.as_ref().is_err_and(|error| error.exit_status() == 4);
     let first = results.iter().position(is_bug).unwrap_or(0);
     results.into_iter().nth(first).expect("there are two")
 }
@@ -159,7 +160,8 @@ fn run_apart(devices: [Arc<dyn CudaDriver>; 2]) -> Result<Vec<Vec<f32>>, Runtime
 fn each_event_between_devices_that_is_not_waited_for_is_caught() {
     let whole = |forgotten| Arc::new(Forgetful::new(forgotten));
     let devices = [whole(None), whole(None)];
-    let gathered = run_apart([devices[0].clone(), devices[1].clone()]).unwrap_or_else(|error| panic!("{error}"));
+    let gathered =
+        run_apart([devices[0].clone(), devices[1].clone()]).unwrap_or_else(|error| panic!("{error}"));
     for (number, gathered) in gathered.iter().enumerate() {
         let expected = given(number);
         assert!(*gathered == [&*expected, &*expected].concat(), "bucket {number}");
