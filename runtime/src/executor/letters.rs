@@ -1,6 +1,6 @@
 //! Messages of a collective on their way through the host's memory: filled, sent, taken in and checked.
 
-use super::messages::Parcel;
+use super::parcels::Parcel;
 use super::{Backend, Frame, Trouble};
 use crate::collectives::{Header, Patience, Refusal};
 use crate::link::LinkedCollective;

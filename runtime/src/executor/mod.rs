@@ -6,6 +6,7 @@
 mod exchange;
 mod letters;
 mod messages;
+mod parcels;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,7 @@ use crate::program::instruction::LOOP_DEPTH_LIMIT;
 use crate::program::{DType, LocationId, LoopOrder, Operation, Reduction, Space, Transfer};
 use dtlc_emulator::{DriverError, Stream};
 use letters::Letters;
-use messages::Parcel;
+use parcels::Parcels;
 
 /// Why a rank left its step.
 #[derive(Clone, Debug, PartialEq)]
@@ -299,7 +300,7 @@ struct Frame<B> {
     way: Way,
     letters: Letters,
     /// What is under way in the collective at hand; these keep their room from one to the next.
-    parcels: Vec<Parcel>,
+    parcels: Parcels,
     messages: Vec<Message>,
     /// Where parcels lie that do not in the buffers themselves.
     staged: *mut u8,
@@ -335,7 +336,7 @@ impl<B: Backend> Executor<B> {
             targets: vec![std::ptr::null_mut(); members],
             way,
             letters: Letters::new(members),
-            parcels: Vec::new(),
+            parcels: Parcels::default(),
             messages: Vec::new(),
             staged: std::ptr::null_mut(),
         };
