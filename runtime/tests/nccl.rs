@@ -71,7 +71,7 @@ fn world<T: Send>(ranks: usize, patience: Duration, each: impl Fn(Rank) -> T + S
             let (gpu, each) = (Arc::clone(&gpu), &each);
             scope.spawn(move || {
                 let name = format!("rank {rank}");
-                let world = nccl.join(Arc::clone(&gpu), id, (rank, ranks), name, patience);
+                let world = nccl.join(Arc::clone(&gpu), id, (rank, ranks), name, patience, &|| false);
                 each(Rank { gpu, world: world.unwrap_or_else(|error| panic!("{error}")) })
             })
         };
@@ -135,7 +135,7 @@ fn each_list_of_axes_has_groups_of_its_own() {
         let rank = Memory(gpu);
         let own = whole.index() as f32;
         [AxisId(0), AxisId(1)].map(|axis| {
-            let mut group = whole.over(&mesh, &[axis]).unwrap_or_else(|error| panic!("{error}"));
+            let mut group = whole.over(&mesh, &[axis], &|| false).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(group.members(), 2);
             let all = rank.buffer(&[own; 2]);
             let message =
@@ -222,6 +222,11 @@ fn a_start_that_not_all_come_to_ends() {
     let gpu = Arc::new(Gpu::open(&search(), Ordinal::Exactly(0)).unwrap_or_else(|error| panic!("{error}")));
     let id = nccl.unique_id().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(nccl.version(), 22_800);
-    let joined = nccl.join(gpu, id, (1, 2), "rank 1 (dp 1)".into(), Duration::from_millis(50));
-    told(&joined.map(drop), &["rank 1 (dp 1): the start of NCCL", "did not end within 0.05 s"]);
+    let joined = |patience, has_failed: bool| {
+        let (gpu, name) = (Arc::clone(&gpu), "rank 1 (dp 1)".to_owned());
+        nccl.join(gpu, id, (1, 2), name, patience, &|| has_failed).map(drop)
+    };
+    let late = joined(Duration::from_millis(50), false);
+    told(&late, &["rank 1 (dp 1): the start of NCCL did not end within 0.05 s"]);
+    told(&joined(LONG, true), &["the start of NCCL was left, since another rank has failed"]);
 }

@@ -256,6 +256,7 @@ impl Network for Stuck {
 
 #[test]
 fn what_a_rank_cannot_see_while_it_waits_is_seen_for_it() {
+    let start = Instant::now();
     // None may end before the others, who would see that.
     let ends = spread(3, |transport| {
         let others = Arc::clone(&transport);
@@ -268,4 +269,5 @@ fn what_a_rank_cannot_see_while_it_waits_is_seen_for_it() {
     for (_, end) in ends {
         assert_eq!(end, Err(RuntimeError::Fault("it takes too long".to_owned())));
     }
+    assert!(start.elapsed() < LONG, "nothing ended what the ranks waited for");
 }

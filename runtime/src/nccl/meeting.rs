@@ -62,9 +62,15 @@ pub fn meet(
     let id = words.into_iter().next().and_then(|word| word.nccl.ok()).map(|(_, id)| id);
     let id = id.and_then(|id| <[u8; 128]>::try_from(id).ok());
     let id = id.ok_or_else(|| RuntimeError::Bug("rank 0 tells no identifier of NCCL".to_owned()))?;
+    let health = Health::new(ranks);
+    let looking = Patience { health: &health, spin: 0, timeout: Duration::MAX };
+    let has_failed = || transport.look(looking).is_err();
     let name = program.mesh.rank_name(rank);
-    let world = nccl?.join(Arc::clone(gpu), UniqueId(id), (rank, ranks), name, patience)?;
-    let network = NcclNetwork::new(Arc::clone(gpu), world, program, patience)?;
+    let world = nccl?.join(Arc::clone(gpu), UniqueId(id), (rank, ranks), name, patience, &has_failed);
+    let network =
+        world.and_then(|world| NcclNetwork::new(Arc::clone(gpu), world, program, patience, &has_failed));
+    // What another process has said is worth more.
+    let network = network.map_err(|error| health.failure().unwrap_or(error))?;
     Ok(Meeting::Met(Arc::new(network)))
 }
 

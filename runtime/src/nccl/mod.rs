@@ -89,7 +89,8 @@ impl Nccl {
         }
     }
 
-    /// Joins a world of ranks, all of which must do so. `name` is what to call the rank in messages.
+    /// Joins a world of ranks, all of which must do so. `name` is what to call the rank in messages; `has_failed` says whether another rank
+    /// will not come.
     ///
     /// # Errors
     /// What NCCL says, or not all came within `patience`.
@@ -100,6 +101,7 @@ impl Nccl {
         (rank, ranks): (usize, usize),
         name: String,
         patience: Duration,
+        has_failed: &dyn Fn() -> bool,
     ) -> Result<Communicator> {
         gpu.enter().map_err(|error| RuntimeError::of_device(&name, &error))?;
         let id = ncclUniqueId { internal: id.0.map(|byte| byte as std::ffi::c_char) };
@@ -110,7 +112,7 @@ impl Nccl {
         };
         let (index, members) = (rank, ranks);
         let mut made = Communicator { gpu, handle, name, index, members, patience, is_aborted: false };
-        made.accept(begun, "the start of NCCL", &|| false)?;
+        made.accept(begun, "the start of NCCL", has_failed)?;
         Ok(made)
     }
 }
@@ -133,7 +135,12 @@ impl Communicator {
     ///
     /// # Errors
     /// As those of a collective.
-    pub fn over(&mut self, mesh: &Mesh, axes: &[AxisId]) -> Result<Communicator> {
+    pub fn over(
+        &mut self,
+        mesh: &Mesh,
+        axes: &[AxisId],
+        has_failed: &dyn Fn() -> bool,
+    ) -> Result<Communicator> {
         let coordinates = mesh.coordinates(self.index as u64);
         let index = mesh.group_index(axes, &coordinates);
         // The group is called by its first rank.
@@ -150,11 +157,11 @@ impl Communicator {
             ncclCommSplit(self.handle, first as i32, index as i32, &raw mut handle, &raw mut config)
         };
         let place = "the start of a group of NCCL";
-        self.accept(begun, place, &|| false)?;
+        self.accept(begun, place, has_failed)?;
         let (index, members) = (index as usize, mesh.group_size(axes) as usize);
         let (gpu, name, patience) = (Arc::clone(&self.gpu), self.name.clone(), self.patience);
         let mut made = Communicator { gpu, handle, name, index, members, patience, is_aborted: false };
-        made.accept(ncclResult_t::ncclInProgress, place, &|| false)?;
+        made.accept(ncclResult_t::ncclInProgress, place, has_failed)?;
         Ok(made)
     }
 

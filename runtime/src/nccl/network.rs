@@ -36,10 +36,11 @@ impl NcclNetwork {
         mut world: Communicator,
         program: &Program,
         patience: Duration,
+        has_failed: &dyn Fn() -> bool,
     ) -> Result<Self> {
         let groups = Groups::new(program);
         let axes = groups.axes().into_iter();
-        let groups = axes.map(|axes| world.over(&program.mesh, axes).map(Mutex::new));
+        let groups = axes.map(|axes| world.over(&program.mesh, axes, has_failed).map(Mutex::new));
         let groups = groups.collect::<Result<_>>()?;
         let name = program.mesh.rank_name(world.index());
         let mut places = Vec::new();
