@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use support::libraries::compile;
 use support::*;
 
-const SOON: Duration = Duration::from_millis(400);
+const SOON: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
 
 /// Folders with the stand-ins, of the driver and of NCCL; there are four GPUs.
@@ -159,12 +159,15 @@ fn told(timeout: Duration, watch: Watch, rank_2: impl Fn(Session) + Sync) -> Vec
         let session = Session::start_on_gpus(transport, gpu(rank), &nccl(), turning(), options);
         let mut session = session.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(session.remark(), None);
-        session.step(1, 0).unwrap_or_else(|error| panic!("{error}"));
+        let first = session.step(1, 0);
         if rank == 2 {
+            first.unwrap_or_else(|error| panic!("{error}"));
             rank_2(session);
             return None;
         }
-        let error: RuntimeError = session.step(2, 0).expect_err("rank 2 does not come");
+        // What rank 2 does behind the first step may be told before this process has seen the end of that.
+        let ended = first.and_then(|()| session.step(2, 0));
+        let error: RuntimeError = ended.expect_err("rank 2 does not come");
         assert_eq!(error.exit_status(), 3, "{error}");
         session.fail(&error.to_string());
         Some(error.to_string())
@@ -176,7 +179,7 @@ fn told(timeout: Duration, watch: Watch, rank_2: impl Fn(Session) + Sync) -> Vec
 #[test]
 fn a_rank_that_stays_away_ends_the_others_in_time() {
     let texts = told(SOON, Watch::default(), |session| {
-        std::thread::sleep(5 * SOON);
+        std::thread::sleep(2 * SOON);
         // Its own process says where it was instead.
         let mut session = session;
         let text = session.step(2, 0).expect_err("the others have failed").to_string();
@@ -185,7 +188,7 @@ fn a_rank_that_stays_away_ends_the_others_in_time() {
     });
     let own = |rank: usize| {
         format!(
-            "rank {rank} (dp {rank}): permute at test.dtl:7:3 (second) did not end within 0.4 s; some member"
+            "rank {rank} (dp {rank}): permute at test.dtl:7:3 (second) did not end within 1 s; some member"
         )
     };
     assert!(texts.iter().any(|text| text.contains(&own(0)) || text.contains(&own(1))), "{texts:?}");
@@ -199,7 +202,7 @@ fn a_process_that_ends_frees_the_others_at_once() {
     for text in told(LONG, Watch::default(), drop) {
         let first_hand = "rank 2 (dp 2) is gone: its process ended without a word; rank ";
         // The others may not have come so far.
-        let place = text.contains("is at test.dtl:7:3 (second)") || text.ends_with("is in no instruction");
+        let place = text.contains(" is at test.dtl:") || text.ends_with("is in no instruction");
         assert!(text.contains(first_hand) && place, "{text}");
     }
 }
