@@ -13,6 +13,7 @@ pub mod gpu;
 mod health;
 mod link;
 pub mod nccl;
+pub mod network;
 pub mod processes;
 pub mod program;
 mod random;

@@ -21,9 +21,12 @@ use crate::cpu::team::Team;
 pub use crate::device::Graphs;
 use crate::device::{Device, DeviceMemories, Flights, Loaded};
 use crate::error::{Result, RuntimeError};
-use crate::executor::{Backend, Executor, StepNumbers};
+use crate::executor::{Backend, Executor, StepNumbers, Way};
 pub use crate::executor::{Probe, Watch};
+use crate::gpu::{Gpu, Search};
 use crate::link::link;
+use crate::nccl::{self, Meeting};
+use crate::network::Network;
 use crate::processes::Transport;
 use crate::program::{CpuFeatures, Program};
 use crate::signal::SPIN_ROUNDS;
@@ -86,6 +89,9 @@ pub struct Session {
     control: Arc<Control>,
     memories: Memories,
     world: World,
+    /// What leads from this rank's device to those of others.
+    network: Option<Arc<dyn Network>>,
+    remark: Option<String>,
     /// Threads that may work for one rank at the same time.
     threads_for_each_rank: usize,
     handles: Vec<JoinHandle<()>>,
@@ -158,6 +164,56 @@ impl Session {
         options: Options,
     ) -> Result<Self> {
         let (program, world) = checked(program, others)?;
+        Self::start_device(driver, (program, world), None, options)
+    }
+
+    /// Starts one rank on a CUDA device, which exchanges with those in other processes from device to device.
+    ///
+    /// # Errors
+    /// As [`Session::start_on_among`].
+    pub fn start_on_network(
+        others: Arc<dyn Transport>,
+        network: Arc<dyn Network>,
+        driver: Arc<dyn CudaDriver>,
+        program: Program,
+        options: Options,
+    ) -> Result<Self> {
+        let (program, world) = checked(program, Some(others))?;
+        Self::start_device(driver, (program, world), Some(network), options)
+    }
+
+    /// Starts one rank on a GPU. Ranks that have a GPU each and NCCL, which is looked for where `search` says, exchange through that; else through
+    /// the host's memory, which [`Session::remark`] tells.
+    ///
+    /// # Errors
+    /// As [`Session::start_on_among`]; what NCCL says, or not all came.
+    pub fn start_on_gpus(
+        others: Arc<dyn Transport>,
+        gpu: Arc<Gpu>,
+        search: &Search,
+        program: Program,
+        options: Options,
+    ) -> Result<Self> {
+        let (program, world) = checked(program, Some(Arc::clone(&others)))?;
+        let (network, remark) = match nccl::meet(&gpu, search, &*others, &program, options.timeout)? {
+            Meeting::Met(network) => (Some(network as Arc<dyn Network>), None),
+            Meeting::Apart(why) => {
+                let what =
+                    "ranks exchange through the host's memory, which is much slower than from GPU to GPU";
+                (None, Some(format!("{what}: {why}")))
+            }
+        };
+        let mut session = Self::start_device(gpu, (program, world), network, options)?;
+        session.remark = remark;
+        Ok(session)
+    }
+
+    fn start_device(
+        driver: Arc<dyn CudaDriver>,
+        (program, world): (Arc<Program>, World),
+        network: Option<Arc<dyn Network>>,
+        options: Options,
+    ) -> Result<Self> {
         let ranks = world.here().len();
         let loaded = Arc::new(Loaded::new(Arc::clone(&driver), &program)?);
         let flights = Arc::new(Flights::new(Arc::clone(&driver), &program)?);
@@ -171,8 +227,10 @@ impl Session {
         let backends = ranked.map(backend).collect::<Result<_>>()?;
         let threads = (cores() / ranks).max(1);
         let mut session = Self::new((program, world), Memories::Device(memories), threads, options);
+        session.network = network;
         // Ranks wait for the device more than for each other.
         session.start_ranks::<Device>(backends, 0)?;
+        session.watch_network()?;
         Ok(session)
     }
 
@@ -186,6 +244,8 @@ impl Session {
             control: Arc::new(Control::new(Arc::clone(&program), program.mesh.ranks() as usize)),
             memories,
             world,
+            network: None,
+            remark: None,
             threads_for_each_rank: threads,
             handles: Vec::new(),
             options,
@@ -197,6 +257,12 @@ impl Session {
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// What the user should know of how the ranks exchange, the same in all processes; nothing where they do it the best way.
+    #[must_use]
+    pub fn remark(&self) -> Option<&str> {
+        self.remark.as_deref()
     }
 
     /// Number of ranks, wherever they are.
@@ -223,6 +289,25 @@ impl Session {
         self.control.step(StepNumbers { step, seed }, self.world.here().len(), self.options.timeout)
     }
 
+    fn way(&self) -> Way {
+        match (&self.network, self.world.transport()) {
+            (Some(network), _) => Way::Network(Arc::clone(network)),
+            (None, Some(transport)) => Way::Messages(transport),
+            (None, None) => Way::Memory,
+        }
+    }
+
+    /// Starts the thread that looks after what is under way between devices.
+    fn watch_network(&mut self) -> Result<()> {
+        let (Some(network), Some(transport)) = (self.network.clone(), self.world.transport()) else {
+            return Ok(());
+        };
+        let control = Arc::clone(&self.control);
+        let watch = move || control.watch(transport.rank(), &*network, &*transport);
+        self.handles.push(spawn("network".to_owned(), watch)?);
+        Ok(())
+    }
+
     /// Starts the thread of each rank, on a backend of its own.
     fn start_ranks<B: Backend + 'static>(&mut self, backends: Vec<B>, spin: u32) -> Result<()> {
         let groups = Groups::new(&self.program);
@@ -232,11 +317,11 @@ impl Session {
             let seats = groups.seats(&self.program, number);
             let health = Arc::clone(&self.control.health);
             let settings = (spin, timeout, watch);
-            let transport = self.world.transport();
-            let executor = Executor::new(number, body, backend, seats, health, settings, transport);
+            let way = self.way();
+            let executor = Executor::new(number, body, backend, seats, health, settings, way);
             let poison = arena == ArenaStart::Poisoned;
-            let elsewhere = self.world.transport().is_some();
-            let rank = Rank::new(number, executor, Arc::clone(&self.control), poison, elsewhere);
+            let others = self.world.transport();
+            let rank = Rank::new(number, executor, Arc::clone(&self.control), poison, others);
             self.handles.push(spawn(format!("rank {number}"), move || rank.run())?);
         }
         Ok(())

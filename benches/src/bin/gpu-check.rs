@@ -17,7 +17,7 @@ const CHECKED: u64 = 2;
 const TIMED: u64 = 5;
 /// What is not asked yet.
 const NOT_THERE: [&str; 2] = [
-    "NCCL: ranks on several GPUs do not meet through it yet",
+    "NCCL: it takes several GPUs, and this asks one",
     "times of single kernels: rows are whole training steps, most of whose time is one operation's",
 ];
 

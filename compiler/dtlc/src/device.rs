@@ -6,7 +6,7 @@ use crate::launcher::Launched;
 use dtlc_codegen::assemble::Assembled;
 use dtlc_codegen::cuda::nvrtc::{Architecture, Cache, Nvrtc, NvrtcError, Search};
 use dtlc_codegen::device::{DeviceCodeError, add_device_code};
-use dtlc_emulator::{CudaDriver, Emulator};
+use dtlc_emulator::{CudaDriver as _, Emulator};
 use dtlc_runtime::gpu::{Gpu, Ordinal, Search as DriverSearch};
 use dtlc_runtime::processes::Transport;
 use dtlc_runtime::program::Program;
@@ -60,10 +60,12 @@ impl Target {
 pub enum Processor {
     /// On this machine's processor.
     Cpu,
-    /// On a device.
-    Device {
-        /// The device.
-        driver: Arc<dyn CudaDriver>,
+    /// On an emulated device.
+    Emulator(Arc<Emulator>),
+    /// On a GPU.
+    Gpu {
+        /// The GPU.
+        gpu: Arc<Gpu>,
         /// What to compile machine code for, beside PTX.
         architectures: Vec<Architecture>,
     },
@@ -77,9 +79,7 @@ impl Processor {
     pub fn open(device: Device, launched: Option<&Launched>) -> Result<Self, Failure> {
         match device {
             Device::Cpu => Ok(Self::Cpu),
-            Device::Emu => {
-                Ok(Self::Device { driver: Arc::new(Emulator::default()), architectures: Vec::new() })
-            }
+            Device::Emu => Ok(Self::Emulator(Arc::default())),
             Device::Cuda => {
                 let ordinal =
                     launched.map_or(Ordinal::Exactly(0), |launched| Ordinal::OfProcess(launched.local_rank));
@@ -89,7 +89,7 @@ impl Processor {
                 let (major, minor) = gpu.capability();
                 let is_its = |it: &Architecture| it.capability() == [major, minor];
                 let architectures = Architecture::ALL.into_iter().filter(is_its).collect();
-                Ok(Self::Device { driver: Arc::new(gpu), architectures })
+                Ok(Self::Gpu { gpu: Arc::new(gpu), architectures })
             }
         }
     }
@@ -100,12 +100,12 @@ impl Processor {
     /// NVRTC is missing.
     pub fn target(&self) -> Result<Target, Failure> {
         let instead = "a device runs what NVRTC compiles; `--device cpu` needs neither";
-        match self {
-            Self::Cpu => Ok(Target::Cpu),
-            Self::Device { architectures, driver: _ } => {
-                Target::cuda(architectures).map_err(|failure| failure.with_note(instead))
-            }
-        }
+        let architectures = match self {
+            Self::Cpu => return Ok(Target::Cpu),
+            Self::Emulator(_) => &[][..],
+            Self::Gpu { architectures, gpu: _ } => architectures,
+        };
+        Target::cuda(architectures).map_err(|failure| failure.with_note(instead))
     }
 
     /// Starts the ranks of a program that has code for this: all, or where `others` are in other processes, its own.
@@ -118,10 +118,15 @@ impl Processor {
         program: Program,
         options: Options,
     ) -> Result<Session, Failure> {
-        Ok(match self {
-            Self::Cpu => Session::start_among(others, program, options)?,
-            Self::Device { driver, .. } => {
-                Session::start_on_among(others, Arc::clone(driver), program, options)?
+        Ok(match (self, others) {
+            (Self::Cpu, others) => Session::start_among(others, program, options)?,
+            (Self::Emulator(device), others) => {
+                Session::start_on_among(others, Arc::clone(device) as _, program, options)?
+            }
+            (Self::Gpu { gpu, .. }, None) => Session::start_on(Arc::clone(gpu) as _, program, options)?,
+            (Self::Gpu { gpu, .. }, Some(others)) => {
+                let search = DriverSearch::of_environment(Some("DTLC_CUDA_LIBS"));
+                Session::start_on_gpus(others, Arc::clone(gpu), &search, program, options)?
             }
         })
     }

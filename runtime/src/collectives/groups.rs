@@ -44,6 +44,12 @@ impl Groups {
         }
     }
 
+    /// The axes of each family of groups, in the order of a rank's seats.
+    #[must_use]
+    pub fn axes(&self) -> Vec<&[AxisId]> {
+        self.families.iter().map(|family| &*family.axes).collect()
+    }
+
     /// The number of the seat, of those of [`Groups::seats`], for collectives over some axes.
     #[must_use]
     pub fn seat(&self, axes: &[AxisId]) -> usize {

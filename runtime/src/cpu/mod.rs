@@ -19,6 +19,7 @@ use crate::files::values::{Refused, find_float};
 use crate::link::{Address, LinkedFloats, Placer};
 use crate::program::{DType, Operation, Program, Reduction, Space, Transfer};
 use code::LoadedCode;
+use dtlc_emulator::Stream;
 use link::{CpuOperation, LinkedKernel};
 use memory::{RankMemory, Region};
 use team::{Panicked, Team};
@@ -191,6 +192,10 @@ impl Backend for Cpu {
     fn end_recording(&mut self) -> Result<(), Trouble> {
         // Nothing is ever recorded.
         Ok(())
+    }
+
+    fn movement(&self) -> Stream {
+        Stream::DEFAULT
     }
 
     fn settle(&mut self) -> Result<(), Trouble> {

@@ -257,6 +257,10 @@ impl Backend for Device {
         Ok(self.recording.end()?)
     }
 
+    fn movement(&self) -> Stream {
+        self.streams.movement
+    }
+
     fn settle(&mut self) -> Result<(), Trouble> {
         // Every collective's done has put its movements before this.
         self.driver.record(self.flights.stepped[self.rank], self.streams.compute)?;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Backend, Frame, Trouble};
+use super::{Backend, Frame, Trouble, Way};
 use crate::collectives::{Header, Patience, Refusal};
 use crate::link::{Address, LinkedCollective, LinkedTensor};
 use crate::program::{CollectiveKind, DType, Reduction, Transfer};
@@ -34,9 +34,9 @@ impl<B: Backend> Frame<B> {
         // What others read must be there before they read it.
         self.backend.announce(collective.number)?;
         let header = Header { collective: collective.number, digest: self.digest(collective) };
-        match self.transport.clone() {
-            None => self.exchange_in_memory(collective, header),
-            Some(transport) => self.exchange_by_messages(collective, header, &*transport),
+        match self.way {
+            Way::Memory => self.exchange_in_memory(collective, header),
+            Way::Messages(_) | Way::Network(_) => self.exchange_by_messages(collective, header),
         }
     }
 
@@ -59,11 +59,13 @@ impl<B: Backend> Frame<B> {
     /// What the rank does from now on comes behind all that the members move in a collective.
     pub(super) fn finish(&mut self, number: u64, seat: usize) -> Result<(), Trouble> {
         let seat = &self.seats[seat];
-        if self.transport.is_some() {
+        match self.way {
+            Way::Memory => {
+                (0..seat.members()).try_for_each(|member| self.backend.finish(number, seat.rank(member)))
+            }
             // What the others did came as messages, and is in this rank's movements.
-            return self.backend.finish(number, seat.rank(seat.index()));
+            Way::Messages(_) | Way::Network(_) => self.backend.finish(number, seat.rank(seat.index())),
         }
-        (0..seat.members()).try_for_each(|member| self.backend.finish(number, seat.rank(member)))
     }
 
     fn address(&self, address: &Address) -> *mut u8 {

@@ -4,7 +4,9 @@
 //! well.
 
 mod exchange;
+mod letters;
 mod messages;
+mod parcels;
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,11 +17,13 @@ use crate::collectives::{Refusal, Seat};
 use crate::error::Result as RuntimeResult;
 use crate::health::Health;
 use crate::link::{Linked, LinkedFloats, LinkedOperation, Placer};
+use crate::network::{Broken, Message, Network};
 use crate::processes::Transport;
 use crate::program::instruction::LOOP_DEPTH_LIMIT;
 use crate::program::{DType, LocationId, LoopOrder, Operation, Reduction, Space, Transfer};
-use dtlc_emulator::DriverError;
-use messages::Letters;
+use dtlc_emulator::{DriverError, Stream};
+use letters::Letters;
+use parcels::Parcels;
 
 /// Why a rank left its step.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +57,8 @@ pub enum Trouble {
     Device(Box<DriverError>),
     /// This machine says so.
     Machine(String),
+    /// What moves bytes between devices says so.
+    Network(Box<Broken>),
 }
 
 /// A float that is none of the finite numbers.
@@ -181,6 +187,9 @@ pub trait Backend: Send {
     /// Where a space begins.
     fn base(&self, space: Space) -> *mut u8;
 
+    /// The stream that its movements are on, for what moves bytes between devices; the default where it has none.
+    fn movement(&self) -> Stream;
+
     /// Returns when all that was started is done.
     ///
     /// # Errors
@@ -258,6 +267,17 @@ pub trait Backend: Send {
     fn close(&self);
 }
 
+/// How what a rank offers in a collective gets to the others.
+#[derive(Clone)]
+pub enum Way {
+    /// They read it in memory that all of them reach.
+    Memory,
+    /// They are in other processes, and it goes there through the host's memory.
+    Messages(Arc<dyn Transport>),
+    /// They are in other processes, and it goes from device to device.
+    Network(Arc<dyn Network>),
+}
+
 /// Runs steps of one rank.
 pub struct Executor<B: Backend> {
     body: Box<[Linked<B::Operation>]>,
@@ -277,9 +297,13 @@ struct Frame<B> {
     /// Members' buffers of the tensor that is being reduced.
     sources: Vec<*const u8>,
     targets: Vec<*mut u8>,
-    /// What carries messages where a group's members are in other processes.
-    transport: Option<Arc<dyn Transport>>,
+    way: Way,
     letters: Letters,
+    /// What is under way in the collective at hand; these keep their room from one to the next.
+    parcels: Parcels,
+    messages: Vec<Message>,
+    /// Where parcels lie that do not in the buffers themselves.
+    staged: *mut u8,
 }
 
 // SAFETY: the pointers lead into memory that the session keeps alive as long as the executor, and
@@ -287,8 +311,7 @@ struct Frame<B> {
 unsafe impl<B: Backend> Send for Executor<B> {}
 
 impl<B: Backend> Executor<B> {
-    /// An executor for linked instructions, which refer to the memory of `backend` and to `seats`. Where there is a transport,
-    /// all other ranks are in other processes.
+    /// An executor for linked instructions, which refer to the memory of `backend` and to `seats`.
     #[must_use]
     pub fn new(
         rank: usize,
@@ -297,7 +320,7 @@ impl<B: Backend> Executor<B> {
         seats: Vec<Seat>,
         health: Arc<Health>,
         (spin, timeout, watch): (u32, Duration, Watch),
-        transport: Option<Arc<dyn Transport>>,
+        way: Way,
     ) -> Self {
         let members = seats.iter().map(Seat::members).max().unwrap_or(0);
         let frame = Frame {
@@ -311,8 +334,11 @@ impl<B: Backend> Executor<B> {
             point: Point::default(),
             sources: vec![std::ptr::null(); members],
             targets: vec![std::ptr::null_mut(); members],
+            way,
             letters: Letters::new(members),
-            transport,
+            parcels: Parcels::default(),
+            messages: Vec::new(),
+            staged: std::ptr::null_mut(),
         };
         Self { body, frame }
     }

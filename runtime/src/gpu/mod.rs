@@ -21,7 +21,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::RuntimeError;
 use calls::*;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUresult, CUstream, CUstream_flags};
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUresult, CUstream, CUstream_flags, CUuuid,
+};
 use dtlc_emulator::{
     Argument, CudaDriver, DevicePointer, DriverError, Event, Graph, KernelHandle, LaunchShape, MemoryInfo,
     ModuleHandle, ModuleImage, Stream,
@@ -120,6 +122,18 @@ impl Gpu {
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What no other GPU is called, on any machine.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(crate) fn unique_name(&self) -> Result<[u8; 16], DriverError> {
+        let mut name = CUuuid { bytes: [0; 16] };
+        // SAFETY: the pointer is to a variable of ours.
+        let told = unsafe { cuDeviceGetUuid_v2(&raw mut name, self.device) };
+        check(told, || format!("asking {} for its name", self.name))?;
+        Ok(name.bytes.map(|byte| byte as u8))
     }
 
     /// Makes the context current on this thread.

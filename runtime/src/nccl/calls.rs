@@ -1,7 +1,7 @@
 //! The functions of NCCL that are called, and what its answers mean.
 //!
 //! Functions are imported from here only: so each is in the list that is looked for before the first call. All of them have been there since
-//! NCCL 2.18; all-to-all is sends and receives, since its own function is younger.
+//! NCCL 2.18.
 
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -18,9 +18,8 @@ macro_rules! functions {
 }
 
 functions! {
-    ncclAllGather ncclAllReduce ncclCommAbort ncclCommDestroy ncclCommFinalize ncclCommGetAsyncError ncclCommInitRankConfig
-    ncclCommSplit ncclGetErrorString ncclGetLastError ncclGetUniqueId ncclGetVersion ncclGroupEnd ncclGroupStart ncclRecv
-    ncclReduceScatter ncclSend
+    ncclBroadcast ncclCommAbort ncclCommDestroy ncclCommFinalize ncclCommGetAsyncError ncclCommInitRankConfig ncclCommSplit
+    ncclGetErrorString ncclGetLastError ncclGetUniqueId ncclGetVersion ncclGroupEnd ncclGroupStart ncclRecv ncclSend
 }
 
 const NCCL: Wanted = Wanted {

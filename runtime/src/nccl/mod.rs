@@ -1,26 +1,28 @@
-//! NCCL: collectives between GPUs, each with a time limit, each failure told with rank, collective and source line.
+//! NCCL: messages between GPUs, each with a time limit, each failure told with rank, collective and source line.
 //!
-//! Owns the library and a rank's communicators, one for the world and one for each list of mesh axes. No call waits for ever: communicators don't
-//! block, their errors are polled, and where one fails or takes too long it is aborted, which ends what it has on the GPU and lets the
-//! other members see an error. Who meets whom, how the first identifier reaches other processes, and that one rank's failure is told
-//! to those that NCCL does not reach, is not decided here.
+//! Owns the library and a rank's communicators. No call waits for ever: communicators don't block, their errors are polled, and where one fails or
+//! takes too long it is aborted, which ends what it has on the GPU and lets the other members see an error. [`NcclNetwork`] is what a
+//! session uses: one communicator for each list of mesh axes that the program's collectives use, made at the start.
 //!
-//! Sessions don't use it yet: ranks of one process exchange through `crate::collectives`. NCCL adds bf16 in bf16, in an order of its own:
-//! where sums must be taken in f32 and in the order of the ranks, blocks are to be exchanged here and added by our kernel.
+//! NCCL only moves bytes. It would add bf16 in bf16, in an order of its own; sums are taken by our kernel, see `executor::messages`.
 
 mod calls;
+mod meeting;
+mod network;
+
+pub use meeting::{Meeting, meet};
+pub use network::NcclNetwork;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Result, RuntimeError};
 use crate::gpu::{Gpu, Search};
-use crate::program::{AxisId, DType, Mesh, Reduction};
+use crate::network::{Broken, Message, Route};
+use crate::program::{AxisId, Mesh};
 use calls::*;
-use cudarc::nccl::sys::{
-    cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
-};
-use dtlc_emulator::{DevicePointer, Stream};
+use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclResult_t, ncclUniqueId};
+use dtlc_emulator::Stream;
 
 /// The library.
 #[derive(Clone, Copy, Debug)]
@@ -31,91 +33,6 @@ pub struct Nccl {
 /// What ranks need to find each other: made by one, and passed to all others by other means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UniqueId(pub [u8; 128]);
-
-/// A collective and where it stands in the source, for messages.
-#[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
-    /// Such as `all_reduce`.
-    pub collective: &'a str,
-    /// Such as `model.dtl:7:3 (wq)`.
-    pub location: &'a str,
-}
-
-/// What a collective moves. Pointers are to memory of the rank's GPU.
-#[derive(Clone, Copy, Debug)]
-pub enum Call<'a> {
-    /// Everyone gets the reduction of what all have.
-    AllReduce {
-        /// What this rank has.
-        source: DevicePointer,
-        /// Where the result goes; may be the source.
-        target: DevicePointer,
-        /// Elements of both.
-        elements: usize,
-        /// Their type.
-        dtype: DType,
-        /// How they are reduced.
-        reduction: Reduction,
-    },
-    /// Everyone gets what all have, one behind the other.
-    AllGather {
-        /// What this rank has.
-        source: DevicePointer,
-        /// Where all goes.
-        target: DevicePointer,
-        /// Elements of the source.
-        elements: usize,
-        /// Their type.
-        dtype: DType,
-    },
-    /// Each gets its block of the reduction of what all have.
-    ReduceScatter {
-        /// What this rank has: a block for each member.
-        source: DevicePointer,
-        /// Where its block goes.
-        target: DevicePointer,
-        /// Elements of a block.
-        elements: usize,
-        /// Their type.
-        dtype: DType,
-        /// How they are reduced.
-        reduction: Reduction,
-    },
-    /// Each gets a block of each.
-    AllToAll {
-        /// A block for each member.
-        source: DevicePointer,
-        /// A block of each member.
-        target: DevicePointer,
-        /// Bytes of a block.
-        bytes: usize,
-    },
-    /// Any number of messages, all under way at once.
-    Exchange(&'a [Message]),
-}
-
-/// One side of a message. Peers are members' indices.
-#[derive(Clone, Copy, Debug)]
-pub enum Message {
-    /// To a peer.
-    Send {
-        /// Which.
-        peer: usize,
-        /// What.
-        source: DevicePointer,
-        /// How much.
-        bytes: usize,
-    },
-    /// From a peer.
-    Receive {
-        /// Which.
-        peer: usize,
-        /// Where to.
-        target: DevicePointer,
-        /// How much.
-        bytes: usize,
-    },
-}
 
 /// A rank's membership in a group.
 pub struct Communicator {
@@ -172,7 +89,8 @@ impl Nccl {
         }
     }
 
-    /// Joins a world of ranks, all of which must do so. `name` is what to call the rank in messages.
+    /// Joins a world of ranks, all of which must do so. `name` is what to call the rank in messages; `has_failed` says whether another rank
+    /// will not come.
     ///
     /// # Errors
     /// What NCCL says, or not all came within `patience`.
@@ -183,6 +101,7 @@ impl Nccl {
         (rank, ranks): (usize, usize),
         name: String,
         patience: Duration,
+        has_failed: &dyn Fn() -> bool,
     ) -> Result<Communicator> {
         gpu.enter().map_err(|error| RuntimeError::of_device(&name, &error))?;
         let id = ncclUniqueId { internal: id.0.map(|byte| byte as std::ffi::c_char) };
@@ -193,8 +112,7 @@ impl Nccl {
         };
         let (index, members) = (rank, ranks);
         let mut made = Communicator { gpu, handle, name, index, members, patience, is_aborted: false };
-        let place = Place { collective: "the start of NCCL", location: "the start" };
-        made.accept(begun, place)?;
+        made.accept(begun, "the start of NCCL", has_failed)?;
         Ok(made)
     }
 }
@@ -217,7 +135,12 @@ impl Communicator {
     ///
     /// # Errors
     /// As those of a collective.
-    pub fn over(&mut self, mesh: &Mesh, axes: &[AxisId]) -> Result<Communicator> {
+    pub fn over(
+        &mut self,
+        mesh: &Mesh,
+        axes: &[AxisId],
+        has_failed: &dyn Fn() -> bool,
+    ) -> Result<Communicator> {
         let coordinates = mesh.coordinates(self.index as u64);
         let index = mesh.group_index(axes, &coordinates);
         // The group is called by its first rank.
@@ -233,60 +156,46 @@ impl Communicator {
         let begun = unsafe {
             ncclCommSplit(self.handle, first as i32, index as i32, &raw mut handle, &raw mut config)
         };
-        let place = Place { collective: "a group of NCCL", location: "the start" };
-        self.accept(begun, place)?;
+        let place = "the start of a group of NCCL";
+        self.accept(begun, place, has_failed)?;
         let (index, members) = (index as usize, mesh.group_size(axes) as usize);
         let (gpu, name, patience) = (Arc::clone(&self.gpu), self.name.clone(), self.patience);
         let mut made = Communicator { gpu, handle, name, index, members, patience, is_aborted: false };
-        made.accept(ncclResult_t::ncclInProgress, place)?;
+        made.accept(ncclResult_t::ncclInProgress, place, has_failed)?;
         Ok(made)
     }
 
-    /// Starts a collective on a stream of the rank's GPU; all members must.
+    /// Starts messages on a stream of the rank's GPU, all under way at once; all members must start those that belong together. `place` is the
+    /// collective and where it stands, for messages to the user; `has_failed` says whether the run has failed elsewhere.
     ///
     /// # Errors
-    /// What NCCL says. The communicator is aborted then.
-    pub fn start(&mut self, call: &Call<'_>, stream: Stream, place: Place<'_>) -> Result<()> {
-        self.enter()?;
-        let raw = self.gpu.raw(stream).map_err(|error| RuntimeError::of_device(&self.name, &error))?;
-        let code = self.call(call, raw.cast());
-        self.accept(code, place)
+    /// What NCCL says, too long a wait until it has taken them, or a failure elsewhere. The communicator is aborted then, so that what it has
+    /// on the GPU ends and the other members see an error.
+    pub fn start(
+        &mut self,
+        messages: &[Message],
+        stream: Stream,
+        place: &str,
+        has_failed: &dyn Fn() -> bool,
+    ) -> std::result::Result<(), Broken> {
+        self.enter().map_err(Broken::Here)?;
+        let raw = self.gpu.raw(stream);
+        let raw = raw.map_err(|error| Broken::Here(RuntimeError::of_device(&self.name, &error)))?;
+        let code = self.exchange(messages, raw.cast());
+        self.accept(code, place, has_failed)
     }
 
-    /// Waits until `is_done`, while no member fails, for no longer than the communicator's patience; `failed` says whether another rank has
-    /// failed elsewhere.
+    /// Sees whether all that was started goes well.
     ///
     /// # Errors
-    /// An error of NCCL's, too long a wait, or a failure elsewhere. The communicator is aborted then, so that what it has on the GPU ends and the other
-    /// members see an error.
-    pub fn wait(
-        &mut self,
-        place: Place<'_>,
-        mut is_done: impl FnMut() -> Result<bool>,
-        mut failed: impl FnMut() -> bool,
-    ) -> Result<()> {
-        let start = Instant::now();
-        let mut pause = Duration::from_micros(20);
-        loop {
-            let state = self.state();
-            if !matches!(state, ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress) {
-                return Err(self.give_up(place, &format!("fails: {}", meaning(state, self.handle))));
-            }
-            let is_over = is_done().inspect_err(|_| self.abort())?;
-            if is_over && state == ncclResult_t::ncclSuccess {
-                return Ok(());
-            }
-            if failed() {
-                return Err(self.give_up(place, "was left, since another rank has failed"));
-            }
-            if start.elapsed() >= self.patience {
-                let seconds = self.patience.as_secs_f32();
-                return Err(
-                    self.give_up(place, &format!("did not end within {seconds} s; some member did not come"))
-                );
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(2));
+    /// What NCCL says; whoever is told has to abort.
+    pub fn look(&self, place: &str) -> std::result::Result<(), Broken> {
+        if self.is_aborted {
+            return Ok(());
+        }
+        match self.state() {
+            ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(()),
+            failed => Err(Broken::Elsewhere(self.failed(place, failed))),
         }
     }
 
@@ -315,75 +224,74 @@ impl Communicator {
         }
     }
 
-    /// Waits until a call has been taken.
-    fn accept(&mut self, code: ncclResult_t, place: Place<'_>) -> Result<()> {
-        match code {
-            ncclResult_t::ncclSuccess => Ok(()),
-            ncclResult_t::ncclInProgress => self.wait(place, || Ok(true), || false),
-            failed => Err(self.give_up(place, &format!("fails: {}", meaning(failed, self.handle)))),
-        }
-    }
-
-    /// Aborts, and says why.
-    fn give_up(&mut self, place: Place<'_>, why: &str) -> RuntimeError {
-        self.abort();
-        let Place { collective, location } = place;
-        RuntimeError::Fault(format!("{}: {collective} at {location} {why}", self.name))
-    }
-
-    fn call(&self, call: &Call<'_>, stream: cudaStream_t) -> ncclResult_t {
-        match *call {
-            Call::AllReduce { source, target, elements, dtype, reduction } => {
-                let (from, to) = (at(source), at(target));
-                // SAFETY: here and below, communicator and stream are alive; whoever calls has memory of these sizes there.
-                unsafe { ncclAllReduce(from, to, elements, of(dtype), by(reduction), self.handle, stream) }
-            }
-            Call::AllGather { source, target, elements, dtype } => {
-                // SAFETY: as above.
-                unsafe { ncclAllGather(at(source), at(target), elements, of(dtype), self.handle, stream) }
-            }
-            Call::ReduceScatter { source, target, elements, dtype, reduction } => {
-                let (from, to) = (at(source), at(target));
-                // SAFETY: as above.
-                unsafe {
-                    ncclReduceScatter(from, to, elements, of(dtype), by(reduction), self.handle, stream)
+    /// Waits until a call has been taken, for no longer than the communicator's patience.
+    fn accept(
+        &mut self,
+        code: ncclResult_t,
+        place: &str,
+        has_failed: &dyn Fn() -> bool,
+    ) -> std::result::Result<(), Broken> {
+        let start = Instant::now();
+        let mut pause = Duration::from_micros(20);
+        let mut state = code;
+        loop {
+            match state {
+                ncclResult_t::ncclSuccess => return Ok(()),
+                ncclResult_t::ncclInProgress => {}
+                failed => {
+                    let error = self.failed(place, failed);
+                    self.abort();
+                    return Err(Broken::Elsewhere(error));
                 }
             }
-            Call::AllToAll { source, target, bytes } => {
-                let block = |base: DevicePointer, peer: usize| base.offset((peer * bytes) as u64);
-                let messages = (0..self.members).flat_map(|peer| {
-                    [
-                        Message::Send { peer, source: block(source, peer), bytes },
-                        Message::Receive { peer, target: block(target, peer), bytes },
-                    ]
-                });
-                self.exchange(messages, stream)
+            let why = match (has_failed(), start.elapsed() >= self.patience) {
+                (true, _) => Some("was left, since another rank has failed".to_owned()),
+                (false, true) => Some(too_long(self.patience)),
+                (false, false) => None,
+            };
+            if let Some(why) = why {
+                self.abort();
+                return Err(Broken::Here(RuntimeError::Fault(format!("{}: {place} {why}", self.name))));
             }
-            Call::Exchange(messages) => self.exchange(messages.iter().copied(), stream),
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(2));
+            state = self.state();
         }
+    }
+
+    /// What a failure of NCCL's is to the user.
+    fn failed(&self, place: &str, code: ncclResult_t) -> RuntimeError {
+        RuntimeError::Fault(format!("{}: {place} fails: {}", self.name, meaning(code, self.handle)))
     }
 
     /// All messages as one call; the first failure is told, with the group of calls closed.
-    fn exchange(&self, messages: impl Iterator<Item = Message>, stream: cudaStream_t) -> ncclResult_t {
+    fn exchange(&self, messages: &[Message], stream: cudaStream_t) -> ncclResult_t {
         let bytes_type = ncclDataType_t::ncclUint8;
         // SAFETY: the library is open.
         let begun = unsafe { ncclGroupStart() };
         if begun != ncclResult_t::ncclSuccess {
             return begun;
         }
-        let one = |message: Message| match message {
-            Message::Send { peer, source, bytes } => {
-                // SAFETY: as those of `call`.
-                unsafe { ncclSend(at(source), bytes, bytes_type, peer as i32, self.handle, stream) }
-            }
-            Message::Receive { peer, target, bytes } => {
-                // SAFETY: as those of `call`.
-                unsafe { ncclRecv(at(target), bytes, bytes_type, peer as i32, self.handle, stream) }
+        let one = |message: &Message| {
+            let at = std::ptr::without_provenance_mut(message.at.0 as usize);
+            // SAFETY: communicator and stream are alive; whoever calls has memory of these sizes there.
+            unsafe {
+                match message.route {
+                    Route::To(peer) => {
+                        ncclSend(at, message.bytes, bytes_type, peer as i32, self.handle, stream)
+                    }
+                    Route::From(peer) => {
+                        ncclRecv(at, message.bytes, bytes_type, peer as i32, self.handle, stream)
+                    }
+                    Route::OfAll(root) => {
+                        ncclBroadcast(at, at, message.bytes, bytes_type, root as i32, self.handle, stream)
+                    }
+                }
             }
         };
         let is_bad =
             |code: &ncclResult_t| !matches!(code, ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress);
-        let failed = messages.map(one).find(is_bad);
+        let failed = messages.iter().map(one).find(is_bad);
         // SAFETY: the group was begun.
         let ended = unsafe { ncclGroupEnd() };
         failed.unwrap_or(ended)
@@ -397,38 +305,21 @@ impl Drop for Communicator {
         }
         // SAFETY: the communicator is alive.
         let begun = unsafe { ncclCommFinalize(self.handle) };
-        let place = Place { collective: "the end of NCCL", location: "the end" };
         // A member that does not come is told by whoever waits for it in a collective.
-        if self.accept(begun, place).is_ok() {
+        if self.accept(begun, "the end of NCCL", &|| false).is_ok() {
             // SAFETY: it is finished, and not used any more.
             let _ = unsafe { ncclCommDestroy(self.handle) };
         }
     }
 }
 
+/// What is said of a wait that was given up.
+fn too_long(patience: Duration) -> String {
+    format!("did not end within {} s; some member did not come", patience.as_secs_f32())
+}
+
 fn null<T>() -> *mut T {
     std::ptr::null_mut()
-}
-
-fn at(pointer: DevicePointer) -> *mut std::ffi::c_void {
-    std::ptr::without_provenance_mut(pointer.0 as usize)
-}
-
-fn of(dtype: DType) -> ncclDataType_t {
-    match dtype {
-        DType::F32 => ncclDataType_t::ncclFloat32,
-        DType::Bf16 => ncclDataType_t::ncclBfloat16,
-        DType::I32 => ncclDataType_t::ncclInt32,
-        DType::U32 => ncclDataType_t::ncclUint32,
-        DType::Bool => ncclDataType_t::ncclUint8,
-    }
-}
-
-fn by(reduction: Reduction) -> ncclRedOp_t {
-    match reduction {
-        Reduction::Sum => ncclRedOp_t::ncclSum,
-        Reduction::Max => ncclRedOp_t::ncclMax,
-    }
 }
 
 /// What NCCL is to know of a communicator: that calls must not block, and the defaults. An older library reads as much of it

@@ -33,6 +33,12 @@ pub trait Transport: Send + Sync {
         patience: Patience<'_>,
     ) -> Result<(), Refusal>;
 
+    /// Sees, without waiting, whether another process has failed or is gone.
+    ///
+    /// # Errors
+    /// One has: as those of an exchange that fails because of it.
+    fn look(&self, patience: Patience<'_>) -> Result<(), Refusal>;
+
     /// Tells all others that this process has failed, so that they leave. Does what it can, once.
     fn fail(&self, reason: &str);
 

@@ -162,9 +162,23 @@ impl Transport for Mpi {
         result
     }
 
+    fn look(&self, patience: Patience<'_>) -> Result<(), Refusal> {
+        // Whoever is inside of MPI looks as well.
+        let Ok(_calling) = self.calling.try_lock() else { return Ok(()) };
+        self.reason_to_leave(Instant::now(), None, patience).map_or(Ok(()), Err)
+    }
+
     fn fail(&self, reason: &str) {
-        // Where a rank's thread is inside of MPI and stays there, all that is left is to end.
-        let Ok(_calling) = self.calling.try_lock() else { return };
+        let start = Instant::now();
+        let _calling = loop {
+            match self.calling.try_lock() {
+                Ok(calling) => break calling,
+                // Whoever only looks is done in no time.
+                Err(_) if start.elapsed() < FAREWELL => std::thread::sleep(REST),
+                // Where a rank's thread is inside of MPI and stays there, all that is left is to end.
+                Err(_) => return,
+            }
+        };
         let reason: &'static [u8] = reason.as_bytes().to_vec().leak();
         let world = SimpleCommunicator::world();
         let start = Instant::now();

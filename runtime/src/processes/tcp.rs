@@ -234,6 +234,11 @@ impl Transport for Tcp {
         Ok(())
     }
 
+    fn look(&self, patience: Patience<'_>) -> Result<(), Refusal> {
+        let fallen = lock(&self.shared.fallen).clone();
+        fallen.map_or(Ok(()), |fallen| Err(Self::refusal(Wait::Fallen(fallen), 0, patience)))
+    }
+
     fn fail(&self, reason: &str) {
         if self.told.swap(true, Ordering::Relaxed) {
             return;

@@ -53,6 +53,17 @@ impl Mesh {
         coordinates
     }
 
+    /// What to call a rank in messages: its number with its coordinates, such as `rank 3 (dp 1, tp 1)`.
+    #[must_use]
+    pub fn rank_name(&self, rank: usize) -> String {
+        if self.axes.is_empty() {
+            return format!("rank {rank}");
+        }
+        let coordinates = self.coordinates(rank as u64);
+        let each = self.axes.iter().zip(coordinates).map(|(axis, at)| format!("{} {at}", axis.name));
+        format!("rank {rank} ({})", each.collect::<Vec<_>>().join(", "))
+    }
+
     /// The rank at the given coordinates.
     #[must_use]
     pub fn rank_at(&self, coordinates: &[u64]) -> u64 {

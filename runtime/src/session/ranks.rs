@@ -5,12 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::collectives::{Refusal, Seat};
+use crate::collectives::{Patience, Refusal, Seat};
 use crate::error::{Result, RuntimeError};
 use crate::executor::{Backend, Executor, Interruption, NotFinite, StepNumbers, Trouble};
 use crate::health::Health;
+use crate::network::{Broken, Network};
+use crate::processes::Transport;
 use crate::program::{LocationId, Program};
 use crate::signal::Signal;
+
+/// How often is looked after what is under way between devices.
+const GLANCE: Duration = Duration::from_millis(5);
+/// How long is waited for the word of a process that has failed.
+const WORD: Duration = Duration::from_secs(1);
 
 /// How the owner and the ranks talk.
 pub struct Control {
@@ -72,6 +79,66 @@ impl Control {
         self.stuck.load(Ordering::Relaxed)
     }
 
+    /// Looks after what a rank here has under way between devices, until the session closes: such a rank may wait for a device that waits for
+    /// another rank, and sees nothing itself. Once something is wrong, all that is under way is ended.
+    pub fn watch(&self, rank: usize, network: &dyn Network, others: &dyn Transport) {
+        while !self.closing.load(Ordering::Acquire) {
+            let felt = || network.look().err().map(|broken| self.first_hand(broken, rank, others));
+            if let Some(wrong) = self.told(rank, others).or_else(felt) {
+                self.health.fail(wrong);
+            }
+            if self.health.has_failed() {
+                return network.abort();
+            }
+            std::thread::sleep(GLANCE);
+        }
+    }
+
+    /// What another process says of its failure, which this one may feel before it is told; else what it feels.
+    fn first_hand(&self, broken: Broken, rank: usize, others: &dyn Transport) -> RuntimeError {
+        let felt = match broken {
+            Broken::Here(error) => return error,
+            Broken::Elsewhere(felt) => felt,
+        };
+        let start = Instant::now();
+        while start.elapsed() < WORD {
+            if let Some(told) = self.told(rank, others) {
+                return told;
+            }
+            std::thread::sleep(GLANCE);
+        }
+        felt
+    }
+
+    /// What has become of another process, if it has failed or is gone, and where the rank here is.
+    fn told(&self, rank: usize, others: &dyn Transport) -> Option<RuntimeError> {
+        let health = Health::new(0);
+        let patience = Patience { health: &health, spin: 0, timeout: Duration::MAX };
+        let place = match self.health.position(rank) {
+            Some(location) => format!("at {}", self.place(location)),
+            None => "in no instruction".to_owned(),
+        };
+        match others.look(patience) {
+            Ok(()) | Err(Refusal::Missing(_) | Refusal::Disagrees(_)) => None,
+            Err(Refusal::Gone(gone)) => Some(self.gone(gone, rank, &place)),
+            Err(Refusal::Abandoned) => health.failure().map(|failure| {
+                let own = self.program.mesh.rank_name(rank);
+                RuntimeError::Fault(format!("{failure}\n{own} is {place}"))
+            }),
+        }
+    }
+
+    /// That a rank's process has ended, as another sees it.
+    fn gone(&self, gone: usize, own: usize, place: &str) -> RuntimeError {
+        let [gone, own] = [gone, own].map(|rank| self.program.mesh.rank_name(rank));
+        RuntimeError::Fault(format!("{gone} is gone: its process ended without a word; {own} is {place}"))
+    }
+
+    fn place(&self, location: LocationId) -> String {
+        let location = self.program.locations.get(location.index());
+        location.map_or_else(|| "an unknown place".to_owned(), ToString::to_string)
+    }
+
     /// Sends the ranks home.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
@@ -86,8 +153,8 @@ pub struct Rank<B: Backend> {
     control: Arc<Control>,
     /// Whether to poison the arena before each step.
     poison: bool,
-    /// Whether the other ranks are in other processes.
-    elsewhere: bool,
+    /// What leads to the other ranks, where they are in other processes.
+    others: Option<Arc<dyn Transport>>,
 }
 
 impl<B: Backend> Rank<B> {
@@ -97,9 +164,9 @@ impl<B: Backend> Rank<B> {
         executor: Executor<B>,
         control: Arc<Control>,
         poison: bool,
-        elsewhere: bool,
+        others: Option<Arc<dyn Transport>>,
     ) -> Self {
-        Self { number, executor, control, poison, elsewhere }
+        Self { number, executor, control, poison, others }
     }
 
     /// Runs a step whenever one is asked for, until the session closes.
@@ -161,17 +228,18 @@ impl<B: Backend> Rank<B> {
                 Some(RuntimeError::Fault(format!("{} at {place}: {reason}", self.name(self.number))))
             }
             Trouble::Refused { refusal: Refusal::Abandoned, .. } => None,
+            Trouble::Network(broken) => Some(match &self.others {
+                Some(others) => self.control.first_hand(*broken, self.number, &**others),
+                None => (*broken).into(),
+            }),
             Trouble::Refused { refusal: Refusal::Gone(rank), .. } => {
-                let (gone, own) = (self.name(rank), self.name(self.number));
-                Some(RuntimeError::Fault(format!(
-                    "{gone} is gone: its process ended without a word; {own} is at {place}"
-                )))
+                Some(self.control.gone(rank, self.number, &format!("at {place}")))
             }
             Trouble::Refused { seat, refusal: Refusal::Missing(member) } => {
                 let missing = self.executor.seats()[seat].rank(member);
                 let whereabouts = match self.control.health.position(missing) {
                     Some(location) => format!("it is at {}", self.place(location)),
-                    None if self.elsewhere => "it is in another process".to_owned(),
+                    None if self.others.is_some() => "it is in another process".to_owned(),
                     None => "it is in no instruction".to_owned(),
                 };
                 let (missing, own) = (self.name(missing), self.name(self.number));
@@ -196,18 +264,10 @@ impl<B: Backend> Rank<B> {
     }
 
     fn place(&self, location: LocationId) -> String {
-        let location = self.control.program.locations.get(location.index());
-        location.map_or_else(|| "an unknown place".to_owned(), ToString::to_string)
+        self.control.place(location)
     }
 
-    /// A rank's number with its mesh coordinates, such as `rank 3 (dp 1, tp 1)`.
     fn name(&self, rank: usize) -> String {
-        let mesh = &self.control.program.mesh;
-        if mesh.axes.is_empty() {
-            return format!("rank {rank}");
-        }
-        let coordinates = mesh.coordinates(rank as u64);
-        let each = mesh.axes.iter().zip(coordinates).map(|(axis, at)| format!("{} {at}", axis.name));
-        format!("rank {rank} ({})", each.collect::<Vec<_>>().join(", "))
+        self.control.program.mesh.rank_name(rank)
     }
 }

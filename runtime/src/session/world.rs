@@ -100,6 +100,9 @@ impl Session {
         if let World::Processes(transport) = &self.world {
             transport.fail(reason);
         }
+        if let Some(network) = &self.network {
+            network.abort();
+        }
     }
 
     /// Takes leave of the other processes, when all has ended well.

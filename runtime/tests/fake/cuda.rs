@@ -179,6 +179,7 @@ fake!(cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) state {
     std::ptr::copy_nonoverlapping(text.as_ptr().cast(), name, text.len());
     0
 });
+fake!(cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) state { *uuid = [device as u8 + 1; 16]; 0 });
 fake!(cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: c_int) state {
     *value = match attribute { 75 => state.settings["major"], 76 => state.settings["minor"], _ => return 1 } as c_int;
     0

@@ -1,6 +1,6 @@
 //! A library with the functions of NCCL that the runtime calls, for ranks that are threads of one process and whose GPUs' memory is the
-//! host's. A collective is done when its last member has asked for it. Written from NCCL's published signatures, apart from the bindings
-//! that the runtime uses. Compiled by the test that opens it.
+//! host's. A call is in progress until its last member has made it, at which all is done: streams are not known here. Written from NCCL's
+//! published signatures, apart from the bindings that the runtime uses. Compiled by the test that opens it.
 
 #![allow(non_snake_case)]
 
@@ -15,8 +15,9 @@ type Handle = *mut Member;
 pub struct Member {
     group: String,
     rank: usize,
-    ranks: usize,
-    /// Collectives and splits asked for so far.
+    /// How many have to join before it is whole: the members themselves, or all that take part in a split.
+    joining: (String, usize),
+    /// Calls and splits asked for so far.
     asked: usize,
 }
 
@@ -35,22 +36,12 @@ pub struct Config {
     blocking: c_int,
 }
 
-#[derive(Clone, PartialEq, Debug)]
-enum Kind {
-    AllReduce { elements: usize, dtype: c_uint, max: bool },
-    AllGather { bytes: usize },
-    ReduceScatter { elements: usize, dtype: c_uint, max: bool },
-    Messages,
-}
-
-/// What a member asked for; messages are peer, address, bytes.
-#[derive(Clone)]
+/// What a member asked for: peer or root, address, bytes.
+#[derive(Clone, Default)]
 struct Asked {
-    kind: Kind,
-    source: usize,
-    target: usize,
     sends: Vec<(usize, usize, usize)>,
     receives: Vec<(usize, usize, usize)>,
+    broadcasts: Vec<(usize, usize, usize)>,
 }
 
 #[derive(Default)]
@@ -62,6 +53,8 @@ struct State {
     broken: HashMap<String, Code>,
     /// Who has joined, so that a start is under way until all have.
     joined: HashMap<String, usize>,
+    /// Members of each group.
+    members: HashMap<String, usize>,
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
@@ -71,8 +64,8 @@ fn state() -> MutexGuard<'static, State> {
 }
 
 thread_local! {
-    /// The messages of the call that is being put together on this thread.
-    static MESSAGES: std::cell::RefCell<Option<(Handle, Asked)>> = const { std::cell::RefCell::new(None) };
+    /// The call that is being put together on this thread.
+    static CALL: std::cell::RefCell<Option<(Handle, Asked)>> = const { std::cell::RefCell::new(None) };
 }
 
 const SUCCESS: Code = 0;
@@ -89,60 +82,35 @@ fn bytes_of(dtype: c_uint) -> usize {
     }
 }
 
-/// Reduces floats or integers of 32 bits from all sources.
-unsafe fn reduce(sources: &[usize], target: usize, elements: usize, dtype: c_uint, max: bool) {
-    for at in 0..elements {
-        unsafe {
-            if dtype == 7 {
-                let values = sources.iter().map(|source| (*source as *const f32).add(at).read_unaligned());
-                let value = if max { values.fold(f32::NEG_INFINITY, f32::max) } else { values.sum() };
-                (target as *mut f32).add(at).write_unaligned(value);
-            } else {
-                let values = sources.iter().map(|source| (*source as *const u32).add(at).read_unaligned());
-                let value = if max { values.max().unwrap_or(0) } else { values.sum() };
-                (target as *mut u32).add(at).write_unaligned(value);
-            }
-        }
-    }
-}
-
 /// Does what all members have asked for.
 unsafe fn perform(all: &HashMap<usize, Asked>) -> Code {
-    let ranks = all.len();
-    if (1..ranks).any(|rank| all[&rank].kind != all[&0].kind) {
-        return INVALID_ARGUMENT;
-    }
-    let sources: Vec<usize> = (0..ranks).map(|rank| all[&rank].source).collect();
-    unsafe {
-        match all[&0].kind {
-            Kind::AllReduce { elements, dtype, max } => {
-                let bytes = elements * bytes_of(dtype);
-                let mut result = vec![0_u8; bytes];
-                reduce(&sources, result.as_mut_ptr() as usize, elements, dtype, max);
-                all.values().for_each(|one| std::ptr::copy(result.as_ptr(), one.target as *mut u8, bytes));
+    let copy = |from: usize, to: usize, bytes: usize| unsafe {
+        std::ptr::copy(from as *const u8, to as *mut u8, bytes);
+    };
+    for (rank, one) in all {
+        for (peer, sender) in all {
+            let sent: Vec<_> = sender.sends.iter().filter(|(to, ..)| to == rank).collect();
+            let wanted: Vec<_> = one.receives.iter().filter(|(from, ..)| from == peer).collect();
+            if sent.len() != wanted.len() {
+                return INVALID_ARGUMENT;
             }
-            Kind::ReduceScatter { elements, dtype, max } => {
-                for (rank, one) in all {
-                    let block = rank * elements * bytes_of(dtype);
-                    let blocks: Vec<usize> = sources.iter().map(|source| source + block).collect();
-                    reduce(&blocks, one.target, elements, dtype, max);
+            for ((_, from, sent), (_, to, wanted)) in sent.into_iter().zip(wanted) {
+                if sent != wanted {
+                    return INVALID_ARGUMENT;
                 }
+                copy(*from, *to, *sent);
             }
-            Kind::AllGather { bytes } => {
-                for one in all.values() {
-                    for (rank, source) in sources.iter().enumerate() {
-                        std::ptr::copy(*source as *const u8, (one.target + rank * bytes) as *mut u8, bytes);
-                    }
-                }
+        }
+        if one.broadcasts.len() != all[&0].broadcasts.len() {
+            return INVALID_ARGUMENT;
+        }
+        for (number, (root, to, bytes)) in one.broadcasts.iter().enumerate() {
+            let (of, from, sent) = all[root].broadcasts[number];
+            if (of, sent) != (*root, *bytes) {
+                return INVALID_ARGUMENT;
             }
-            Kind::Messages => {
-                for (rank, one) in all {
-                    for (peer, target, bytes) in &one.receives {
-                        let sent = all[peer].sends.iter().find(|(to, _, sent)| to == rank && sent == bytes);
-                        let Some((_, source, _)) = sent else { return INVALID_ARGUMENT };
-                        std::ptr::copy(*source as *const u8, *target as *mut u8, *bytes);
-                    }
-                }
+            if rank != root {
+                copy(from, *to, sent);
             }
         }
     }
@@ -154,31 +122,23 @@ unsafe fn ask(comm: Handle, asked: Asked) -> Code {
     let mut state = state();
     let key = (member.group.clone(), member.asked);
     member.asked += 1;
+    let members = state.members[&member.group];
     let all = state.asked.entry(key.clone()).or_default();
     all.insert(member.rank, asked);
-    if all.len() < member.ranks {
-        return SUCCESS;
+    if all.len() < members {
+        return IN_PROGRESS;
     }
     let all = state.asked.remove(&key).unwrap_or_default();
     let code = unsafe { perform(&all) };
     if code != SUCCESS {
         state.broken.insert(member.group.clone(), code);
     }
-    SUCCESS
-}
-
-fn one(kind: Kind, source: *const c_void, target: *mut c_void) -> Asked {
-    Asked { kind, source: source as usize, target: target as usize, sends: Vec::new(), receives: Vec::new() }
+    IN_PROGRESS
 }
 
 fn is_good(config: *mut Config) -> bool {
     let config = unsafe { &*config };
     config.magic == 0xcafe_beef && config.blocking == 0 && config.size >= size_of::<Config>()
-}
-
-fn join(group: String, rank: usize, ranks: usize) -> Handle {
-    *state().joined.entry(group.clone()).or_default() += 1;
-    Box::into_raw(Box::new(Member { group, rank, ranks, asked: 0 }))
 }
 
 #[unsafe(no_mangle)]
@@ -208,7 +168,12 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     if !is_good(config) || rank >= ranks {
         return INVALID_ARGUMENT;
     }
-    unsafe { *comm = join(format!("world {}", id.internal[127]), rank as usize, ranks as usize) };
+    let group = format!("world {}", id.internal[127]);
+    let mut state = state();
+    *state.joined.entry(group.clone()).or_default() += 1;
+    state.members.insert(group.clone(), ranks as usize);
+    let joining = (group.clone(), ranks as usize);
+    unsafe { *comm = Box::into_raw(Box::new(Member { group, rank: rank as usize, joining, asked: 0 })) };
     IN_PROGRESS
 }
 
@@ -224,10 +189,15 @@ pub unsafe extern "C" fn ncclCommSplit(
         return INVALID_ARGUMENT;
     }
     let member = unsafe { &mut *comm };
-    let group = format!("{} split {} color {color}", member.group, member.asked);
+    let mut state = state();
+    let split = format!("{} split {}", member.group, member.asked);
     member.asked += 1;
-    // The test's groups have two members each.
-    unsafe { *new = join(group, key as usize, 2) };
+    let group = format!("{split} color {color}");
+    *state.joined.entry(split.clone()).or_default() += 1;
+    *state.members.entry(group.clone()).or_default() += 1;
+    // The keys are the members' indices.
+    let (rank, joining) = (key as usize, (split, state.members[&member.group]));
+    unsafe { *new = Box::into_raw(Box::new(Member { group, rank, joining, asked: 0 })) };
     IN_PROGRESS
 }
 
@@ -235,8 +205,10 @@ pub unsafe extern "C" fn ncclCommSplit(
 pub unsafe extern "C" fn ncclCommGetAsyncError(comm: Handle, code: *mut Code) -> Code {
     let member = unsafe { &*comm };
     let state = state();
-    let is_whole = state.joined.get(&member.group).copied().unwrap_or(0) >= member.ranks;
-    let now = if is_whole { SUCCESS } else { IN_PROGRESS };
+    let (joining, all) = &member.joining;
+    let is_whole = state.joined.get(joining).copied().unwrap_or(0) >= *all;
+    let is_asking = member.asked > 0 && state.asked.contains_key(&(member.group.clone(), member.asked - 1));
+    let now = if is_whole && !is_asking { SUCCESS } else { IN_PROGRESS };
     unsafe { *code = state.broken.get(&member.group).copied().unwrap_or(now) };
     SUCCESS
 }
@@ -260,51 +232,25 @@ pub unsafe extern "C" fn ncclCommAbort(comm: Handle) -> Code {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclAllReduce(
-    source: *const c_void,
-    target: *mut c_void,
-    elements: usize,
-    dtype: c_uint,
-    op: c_uint,
-    comm: Handle,
-    _: *mut c_void,
-) -> Code {
-    unsafe { ask(comm, one(Kind::AllReduce { elements, dtype, max: op == 2 }, source, target)) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclReduceScatter(
-    source: *const c_void,
-    target: *mut c_void,
-    elements: usize,
-    dtype: c_uint,
-    op: c_uint,
-    comm: Handle,
-    _: *mut c_void,
-) -> Code {
-    unsafe { ask(comm, one(Kind::ReduceScatter { elements, dtype, max: op == 2 }, source, target)) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclAllGather(
-    source: *const c_void,
-    target: *mut c_void,
-    elements: usize,
-    dtype: c_uint,
-    comm: Handle,
-    _: *mut c_void,
-) -> Code {
-    unsafe { ask(comm, one(Kind::AllGather { bytes: elements * bytes_of(dtype) }, source, target)) }
-}
-
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGroupStart() -> Code {
-    MESSAGES.with(|messages| *messages.borrow_mut() = Some((std::ptr::null_mut(), empty())));
+    CALL.with(|call| *call.borrow_mut() = Some((std::ptr::null_mut(), Asked::default())));
     SUCCESS
 }
 
-fn empty() -> Asked {
-    one(Kind::Messages, std::ptr::null(), std::ptr::null_mut())
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclBroadcast(
+    source: *const c_void,
+    target: *mut c_void,
+    count: usize,
+    dtype: c_uint,
+    root: c_int,
+    comm: Handle,
+    _: *mut c_void,
+) -> Code {
+    if source != target.cast_const() {
+        return INVALID_ARGUMENT;
+    }
+    message(comm, |asked| asked.broadcasts.push((root as usize, target as usize, count * bytes_of(dtype))))
 }
 
 #[unsafe(no_mangle)]
@@ -333,7 +279,7 @@ pub unsafe extern "C" fn ncclRecv(
 
 /// Adds a message to the call of this thread; outside of one it is refused, as it could wait for ever.
 fn message(comm: Handle, add: impl FnOnce(&mut Asked)) -> Code {
-    MESSAGES.with(|messages| match &mut *messages.borrow_mut() {
+    CALL.with(|call| match &mut *call.borrow_mut() {
         Some((known, asked)) => {
             *known = comm;
             add(asked);
@@ -345,8 +291,7 @@ fn message(comm: Handle, add: impl FnOnce(&mut Asked)) -> Code {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGroupEnd() -> Code {
-    let messages = MESSAGES.with(|messages| messages.borrow_mut().take());
-    match messages {
+    match CALL.with(|call| call.borrow_mut().take()) {
         Some((comm, asked)) if !comm.is_null() => unsafe { ask(comm, asked) },
         Some(_) => SUCCESS,
         None => INVALID_ARGUMENT,

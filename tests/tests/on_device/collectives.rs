@@ -1,16 +1,15 @@
-//! Every collective between ranks on one device, and between processes with a device each, against the CPU's: the same bits.
+//! Every collective between ranks on one device, and between processes with a device each, by messages and from device to device, against the
+//! CPU's: the same bits.
 
 use crate::library::nvrtc;
+use crate::switch::spread;
 use dtlc_codegen::cuda::nvrtc::Nvrtc;
 use dtlc_codegen::device::device_section;
 use dtlc_emulator::Emulator;
-use dtlc_runtime::processes::rendezvous::{Party, Place, meet};
 use dtlc_runtime::program::*;
 use dtlc_runtime::session::{Options, Session};
 use dtlc_runtime::tensor::HostTensor;
-use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
 
 const MESHES: &[&[(&str, u32)]] = &[&[("a", 1)], &[("a", 2)], &[("a", 2), ("b", 2)], &[("a", 3)]];
 
@@ -100,23 +99,26 @@ fn results(mut session: Session) -> Vec<Vec<u8>> {
     collected
 }
 
-/// The same where each rank is a process with a device of its own; each is a thread here.
-fn results_of_processes(program: &Program, options: Options) -> Vec<Vec<u8>> {
-    let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    let first = free.expect("a free port").port();
-    let place = Place { host: "127.0.0.1".into(), ports: (first..=u16::MAX).take(8).collect() };
-    let ranks = program.mesh.ranks() as usize;
-    let process = |rank| {
-        let party = Party { rank, ranks, key: [1; 32] };
-        let transport = meet(&place, &party, 1 << 20, Duration::from_secs(60)).expect("all come");
-        let (transport, device) = (Some(Arc::new(transport) as _), Arc::new(Emulator::default()));
-        results(Session::start_on_among(transport, device, program.clone(), options).expect("it starts"))
-    };
-    std::thread::scope(|scope| {
-        let process = &process;
-        let processes: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || process(rank))).collect();
-        processes.into_iter().flat_map(|process| process.join().expect("no panic")).collect()
-    })
+/// The same where each rank is a process with a device of its own: they exchange by messages, or from device to device.
+fn results_of_processes(program: &Program, options: Options, way: Way) -> Vec<Vec<u8>> {
+    let devices = (0..program.mesh.ranks()).map(|_| Arc::new(Emulator::default()) as _).collect();
+    let found = spread(devices, |process| {
+        let (transport, program) = (process.transport, program.clone());
+        let session = match way {
+            Way::Messages => Session::start_on_among(Some(transport), process.device, program, options),
+            Way::Network => {
+                Session::start_on_network(transport, process.network, process.device, program, options)
+            }
+        };
+        results(session.expect("it starts"))
+    });
+    found.concat()
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Messages,
+    Network,
 }
 
 fn check(nvrtc: &Nvrtc, mut program: Program) {
@@ -132,7 +134,9 @@ fn check(nvrtc: &Nvrtc, mut program: Program) {
     let device = Arc::new(Emulator::default());
     let on_device = results(Session::start_on(device, program.clone(), options).expect("it starts"));
     assert!(on_cpu == on_device, "{:?}", program.instructions.last());
-    assert!(on_cpu == results_of_processes(&program, options), "{:?}", program.instructions.last());
+    for way in [Way::Messages, Way::Network] {
+        assert!(on_cpu == results_of_processes(&program, options, way), "{:?}", program.instructions.last());
+    }
 }
 
 /// The transfers to try for a kind: the same pieces in one go, in strips, and cut short by pads.

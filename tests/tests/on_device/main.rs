@@ -6,5 +6,7 @@ mod library;
 mod collectives;
 mod golden;
 mod graphs;
+mod network;
 mod random;
 mod start;
+mod switch;

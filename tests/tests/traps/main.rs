@@ -35,3 +35,5 @@ mod placement;
 mod programs;
 mod streams;
 mod support;
+#[path = "../on_device/switch.rs"]
+mod switch;

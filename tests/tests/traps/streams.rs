@@ -2,7 +2,7 @@
 //!
 //! The program is put together by hand, so that work stands between each collective's start and its done.
 
-use crate::programs::spread;
+use crate::{programs, switch};
 use dtlc_emulator::{
     Argument, CudaDriver, DevicePointer, DriverError, Emulator, Event, Graph, KernelHandle, LaunchShape,
     MemoryInfo, ModuleHandle, ModuleImage, Stream,
@@ -91,10 +91,10 @@ fn given(number: usize) -> Vec<f32> {
 
 /// Two steps on a device, and what was gathered.
 fn run(driver: Arc<dyn CudaDriver>) -> Result<Vec<Vec<f32>>, RuntimeError> {
-    steps(&mut Session::start_on(driver, two_buckets(), Options::default())?)
+    two_steps(&mut Session::start_on(driver, two_buckets(), Options::default())?)
 }
 
-fn steps(session: &mut Session) -> Result<Vec<Vec<f32>>, RuntimeError> {
+fn two_steps(session: &mut Session) -> Result<Vec<Vec<f32>>, RuntimeError> {
     for number in 0..2 {
         let tensor = HostTensor::from_f32(&[2, ELEMENTS], &given(number));
         session.set_input(&format!("in{number}"), &tensor)?;
@@ -102,24 +102,14 @@ fn steps(session: &mut Session) -> Result<Vec<Vec<f32>>, RuntimeError> {
     session.step(1, 0)?;
     session.step(2, 0)?;
     let outputs = session.program().outputs.iter();
-    let gathered =
-        outputs.map(|output| Ok(session.collect_output(output)?.map_or(Vec::new(), |it| it.to_f32())));
-    gathered.collect()
+    let gathered = outputs.map(|output| Ok(session.collect_output(output)?.map(|it| it.to_f32())));
+    Ok(gathered.collect::<Result<Vec<_>, RuntimeError>>()?.into_iter().flatten().collect())
 }
 
 fn assert_gathered(gathered: &[Vec<f32>]) {
     for (number, gathered) in gathered.iter().enumerate() {
         let expected = given(number);
         assert!(*gathered == [&*expected, &*expected].concat(), "bucket {number}");
-    }
-}
-
-fn assert_caught(result: Result<Vec<Vec<f32>>, RuntimeError>, stream: u64, wait: usize) {
-    let error = result.err().unwrap_or_else(|| panic!("wait {wait} of stream {stream} is not missed"));
-    let text = error.to_string();
-    assert_eq!(error.exit_status(), 4, "{text}");
-    for part in ["rank ", "at buckets.dtl:", "no event orders the two"] {
-        assert!(text.contains(part), "wait {wait} of stream {stream}, no `{part}`: {text}");
     }
 }
 
@@ -140,25 +130,69 @@ fn ds_5545_each_event_that_is_not_waited_for_is_caught() {
     for (stream, waits) in [(1, 5), (2, 4), (3, 5), (4, 4)] {
         for wait in 0..waits {
             let device = Arc::new(Forgetful::new(Some((Stream(stream), wait))));
-            assert_caught(run(device), stream, wait);
+            let error = run(device).err();
+            let error = error.unwrap_or_else(|| panic!("wait {wait} of stream {stream} is not missed"));
+            let text = error.to_string();
+            assert_eq!(error.exit_status(), 4, "{text}");
+            for part in ["rank ", "at buckets.dtl:", "no event orders the two"] {
+                assert!(text.contains(part), "wait {wait} of stream {stream}, no `{part}`: {text}");
+            }
             caught += 1;
         }
     }
     assert_eq!(caught, 18);
 }
 
-/// Two steps of two processes with a device each, of which the first's is this one, and what the first says.
-fn run_apart(first: &Arc<Forgetful>) -> Result<Vec<Vec<f32>>, RuntimeError> {
-    let results = spread(2, |transport| {
+/// Two steps of two ranks that have a device each and exchange between those, and what was gathered; of the ranks' failures, the first.
+fn run_apart(devices: [Arc<dyn CudaDriver>; 2]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+    let results = switch::spread(devices.into(), |process| {
+        let (transport, network, device) = (process.transport, process.network, process.device);
+        let mut session =
+            Session::start_on_network(transport, network, device, two_buckets(), Options::default())?;
+        let ended = two_steps(&mut session).inspect_err(|error| session.fail(&error.to_string()))?;
+        session.part();
+        Ok(ended)
+    });
+    // Who is only told of another's failure has no bug of its own.
+    let is_bug =
+        |result: &Result<_, RuntimeError>| result.as_ref().is_err_and(|error| error.exit_status() == 4);
+    let first = results.iter().position(is_bug).unwrap_or(0);
+    results.into_iter().nth(first).expect("there are two")
+}
+
+#[test]
+fn each_event_between_devices_that_is_not_waited_for_is_caught() {
+    let whole = |forgotten| Arc::new(Forgetful::new(forgotten));
+    let devices = [whole(None), whole(None)];
+    let gathered =
+        run_apart([devices[0].clone(), devices[1].clone()]).unwrap_or_else(|error| panic!("{error}"));
+    assert_gathered(&gathered);
+    // The owner's writes, and for each bucket what is offered and what is moved, by the rank itself.
+    let waits = devices.map(|device| device.waits.lock().expect("no thread panicked").clone());
+    let each = waits.each_ref().map(|waits| [1, 2].map(|stream| waits.get(&Stream(stream)).copied()));
+    assert_eq!(each, [[Some(6), Some(4)]; 2], "waits of each rank's two streams in two steps");
+    for rank in 0..2 {
+        for (stream, waits) in [(1, 3), (2, 2)] {
+            for wait in 0..waits {
+                let mut devices = [whole(None), whole(None)];
+                devices[rank] = whole(Some((Stream(stream), wait)));
+                let error = run_apart(devices.map(|device| device as _)).err();
+                let error = error.unwrap_or_else(|| panic!("wait {wait} of stream {stream} is not missed"));
+                let text = error.to_string();
+                assert!(text.contains("no event orders the two"), "wait {wait} of stream {stream}: {text}");
+            }
+        }
+    }
+}
+
+/// Two steps of two processes with a device each that exchange through the hosts, and what the first one says, whose device this is.
+fn run_through_hosts(first: &Arc<Forgetful>) -> Result<Vec<Vec<f32>>, RuntimeError> {
+    let results = programs::spread(2, |transport| {
         let is_first = transport.rank() == 0;
         let device = if is_first { Arc::clone(first) } else { Arc::new(Forgetful::new(None)) };
         let mut session =
             Session::start_on_among(Some(transport), device, two_buckets(), Options::default())?;
-        let result = steps(&mut session);
-        if let Err(error) = &result {
-            session.fail(&error.to_string());
-        }
-        result
+        two_steps(&mut session).inspect_err(|error| session.fail(&error.to_string()))
     });
     results.into_iter().next().expect("two")
 }
@@ -166,16 +200,17 @@ fn run_apart(first: &Arc<Forgetful>) -> Result<Vec<Vec<f32>>, RuntimeError> {
 #[test]
 fn ds_5545_between_processes_too() {
     let device = Arc::new(Forgetful::new(None));
-    let gathered = run_apart(&device).unwrap_or_else(|error| panic!("{error}"));
-    assert_gathered(&gathered);
+    assert_gathered(&run_through_hosts(&device).unwrap_or_else(|error| panic!("{error}")));
     let waits = device.waits.lock().expect("no thread panicked").clone();
     let each = [1, 2].map(|stream| waits.get(&Stream(stream)).copied().unwrap_or(0));
     assert_eq!(each, [6, 4], "waits of the rank's two streams in two steps");
     // Not the second of the rank's work, for what came first: the host waits for the movement stream until the second message is
     // fetched.
     for (stream, wait) in [(1, 0), (1, 2), (2, 0), (2, 1)] {
-        let device = Arc::new(Forgetful::new(Some((Stream(stream), wait))));
-        assert_caught(run_apart(&device), stream, wait);
+        let result = run_through_hosts(&Arc::new(Forgetful::new(Some((Stream(stream), wait)))));
+        let error = result.err().unwrap_or_else(|| panic!("wait {wait} of stream {stream} is not missed"));
+        let text = error.to_string();
+        assert!(text.contains("no event orders the two"), "wait {wait} of stream {stream}: {text}");
     }
 }
 

@@ -89,6 +89,9 @@ fn train_in(
 ) -> Result<(Ending, Result<(), Failure>), Failure> {
     // One process speaks for all.
     let speaker = session.is_first().then_some(output);
+    if let (Some(output), Some(remark)) = (speaker, session.remark()) {
+        output.note(remark);
+    }
     let Start { progress: Progress { step: done, seed }, data: before, lock: _lock } =
         prepare(arguments, session, speaker)?;
     let data = Data::open(&arguments.data, session.program(), data_options(&bounds, seed))?.held_to(bounds);
