@@ -11,7 +11,7 @@ use dtlc_kernels::{
 use support::{
     Numbers, Stored,
     attention::{Case, Shape, at},
-    formula::F32_ERROR,
+    formula::Precision,
 };
 
 const PLAIN: Shape = Shape {
@@ -34,7 +34,7 @@ const PLAIN: Shape = Shape {
 fn check(case: &Case) {
     for &isa in Isa::available() {
         let outputs = case.run(isa, 1);
-        assert_eq!(case.difference(&outputs, F32_ERROR), None, "{:?}", case.shape);
+        assert_eq!(case.difference(&outputs, Precision::F32), None, "{:?}", case.shape);
         for parts in [2, 3] {
             assert!(case.run(isa, parts) == outputs, "{parts} parts differ: {:?}", case.shape);
         }

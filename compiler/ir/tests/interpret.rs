@@ -388,6 +388,27 @@ fn rounding_by_chance_shows_what_remains_of_attention_to_one_key() {
     assert!((0..9).all(|seed| most(seed) < 4.0 * unit) && (0..9).any(|seed| most(seed) > unit / 8.0));
 }
 
+/// Probabilities of a third each, of values that cancel.
+#[test]
+fn rounding_by_chance_reaches_factors_of_the_tensors_type() {
+    let most = |dtype: &str| {
+        let declared = format!("%q: {dtype}[S, A], %k: {dtype}[B, A], %v: {dtype}[B, C]");
+        let body = format!(
+            "%o: {dtype}[S, C], %l: f32[S] = attention[query S, key B, head A, value C, scale 1.0] %q, %k, %v
+             forward yield %o"
+        );
+        let args: [&[f64]; 3] = [&[0.0; 6], &[0.0; 6], &[1.0, 1.0, -1.0, -1.0, 0.0, 0.0]];
+        let error = |seed| {
+            let options = Options { rounding: Rounding::Chance(seed), ..Options::default() };
+            run(&declared, &body, &args, &options)[0].iter().fold(0f64, |most, it| most.max(it.abs()))
+        };
+        (0..9).map(error).fold(0.0, f64::max)
+    };
+    assert!(most("f32") < 4.0 * f64::exp2(-24.0));
+    // A unit in the last place of a third in bf16.
+    assert!((most("bf16") - f64::exp2(-9.0)).abs() < f64::exp2(-20.0));
+}
+
 #[test]
 fn arguments_of_another_shape_are_refused() {
     let program = program("main(%x: f32[A]) { yield %x }");

@@ -13,40 +13,15 @@ constexpr unsigned THREADS = TILE_ROWS / WARP_ROWS * WARPS_ACROSS * 32;
 constexpr int GROUP = 8;
 
 // A tile of a factor in shared memory, as it lies in device memory: its rows are lines if the terms of a line are neighbours, else
-// terms. Chunks change places within 128 bytes, by row, so that those of eight rows that a matrix is read from are in different banks.
+// terms.
 template <class Operand, int TILE_LINES>
-struct Tile {
+struct Tile : Swizzled<Operand::TERMS_ARE_NEIGHBOURS ? TILE_LINES : TILE_TERMS,
+                       (Operand::TERMS_ARE_NEIGHBOURS ? TILE_TERMS : TILE_LINES) / CHUNK> {
     static constexpr bool ROWS_ARE_LINES = Operand::TERMS_ARE_NEIGHBOURS;
-    static constexpr unsigned ROWS = ROWS_ARE_LINES ? TILE_LINES : TILE_TERMS;
-    static constexpr unsigned CHUNKS_OF_ROW = (ROWS_ARE_LINES ? TILE_TERMS : TILE_LINES) / CHUNK;
-    static constexpr unsigned CHUNKS = ROWS * CHUNKS_OF_ROW;
-    static constexpr unsigned ROW_BYTES = CHUNKS_OF_ROW * sizeof(Chunk);
-    static constexpr unsigned BYTES = ROWS * ROW_BYTES;
-    static constexpr unsigned PLACES = CHUNKS_OF_ROW < 8 ? CHUNKS_OF_ROW : 8;
-
-    // The byte of a tile where a chunk starts: eight rows further it is at the same place of its row.
-    static constexpr DTL_INLINE unsigned place(unsigned row, unsigned chunk) {
-        return row * ROW_BYTES + (chunk ^ row / (8 / PLACES) % PLACES) * sizeof(Chunk);
-    }
 };
-
-// Whether a chunk of each of eight rows that follow each other is in the banks of no other.
-template <class Place>
-constexpr __device__ bool banks_differ() {
-    unsigned places = 0;
-    for (unsigned chunk = 0; chunk < Place::CHUNKS_OF_ROW; ++chunk) {
-        unsigned found = 0;
-        for (unsigned row = 0; row < 8; ++row) {
-            found |= 1u << Place::place(row, chunk) / sizeof(Chunk) % 8;
-        }
-        places += found == 0xff;
-    }
-    return places == Place::CHUNKS_OF_ROW;
-}
 
 using LeftTile = Tile<Left, TILE_ROWS>;
 using RightTile = Tile<Right, TILE_COLUMNS>;
-static_assert(banks_differ<LeftTile>() && banks_differ<RightTile>(), "a matrix is read from all banks at once");
 constexpr unsigned STAGE_BYTES = LeftTile::BYTES + RightTile::BYTES;
 
 // A chunk of a tile that this thread brings.
@@ -124,22 +99,6 @@ DTL_INLINE void begin_stage(int step, int end_step, const bf16* left, const bf16
     close_group();
 }
 
-enum class Side { LEFT, RIGHT };
-
-// The fragment of a tile at this line and term, multiples of eight.
-template <Side SIDE, class Operand, int TILE_LINES>
-DTL_INLINE Fragment fragment_of(unsigned tile, unsigned line, unsigned term) {
-    using Place = Tile<Operand, TILE_LINES>;
-    const unsigned lane = threadIdx.x % 32;
-    const unsigned odd_matrix = lane / 8 % 2 * 8;
-    const unsigned late_matrix = lane / 16 * 8;
-    line += SIDE == Side::LEFT ? odd_matrix : late_matrix;
-    term += SIDE == Side::LEFT ? late_matrix : odd_matrix;
-    const unsigned first_row = Place::ROWS_ARE_LINES ? line : term;
-    const unsigned chunk = (Place::ROWS_ARE_LINES ? term : line) / CHUNK;
-    return load_fragment<!Place::ROWS_ARE_LINES>(tile + first_row * Place::ROW_BYTES + Place::place(lane % 8, chunk));
-}
-
 // Adds a stage's products to this warp's outputs, whose first are at `row` and `column` of the tile.
 DTL_INLINE void add_stage(float (&sums)[WARP_ROWS / 16][WARP_COLUMNS / 8][4], unsigned stage, unsigned row, unsigned column) {
 #pragma unroll
@@ -148,12 +107,13 @@ DTL_INLINE void add_stage(float (&sums)[WARP_ROWS / 16][WARP_COLUMNS / 8][4], un
         Fragment columns[WARP_COLUMNS / FRAGMENT];
 #pragma unroll
         for (unsigned number = 0; number < WARP_ROWS / FRAGMENT; ++number) {
-            rows[number] = fragment_of<Side::LEFT, Left, TILE_ROWS>(stage, row + number * FRAGMENT, term);
+            rows[number] = fragment_of<Side::LEFT, LeftTile::ROWS_ARE_LINES, LeftTile>(stage, row + number * FRAGMENT, term);
         }
 #pragma unroll
         for (unsigned number = 0; number < WARP_COLUMNS / FRAGMENT; ++number) {
             columns[number] =
-                fragment_of<Side::RIGHT, Right, TILE_COLUMNS>(stage + LeftTile::BYTES, column + number * FRAGMENT, term);
+                fragment_of<Side::RIGHT, RightTile::ROWS_ARE_LINES, RightTile>(stage + LeftTile::BYTES,
+                                                                               column + number * FRAGMENT, term);
         }
 #pragma unroll
         for (int down = 0; down < WARP_ROWS / 16; ++down) {

@@ -1,4 +1,5 @@
-// Products on the tensor cores, and what feeds them: asynchronous copies to shared memory, and fragments loaded from there.
+// Products on the tensor cores, and what feeds them: asynchronous copies to shared memory, the places of chunks there, and fragments
+// loaded from them.
 //
 // A "term" is what is summed over, a "line" a row of the left or a column of the right factor.
 
@@ -41,6 +42,38 @@ DTL_INLINE void wait_for_groups() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
+// Rows of chunks in shared memory. Chunks change places with neighbours, by row, so that those of eight rows that follow each other,
+// from which a matrix is read, are in different banks.
+template <unsigned ROW_COUNT, unsigned CHUNKS_OF_A_ROW>
+struct Swizzled {
+    static constexpr unsigned ROWS = ROW_COUNT;
+    static constexpr unsigned CHUNKS_OF_ROW = CHUNKS_OF_A_ROW;
+    static constexpr unsigned CHUNKS = ROWS * CHUNKS_OF_ROW;
+    static constexpr unsigned ROW_BYTES = CHUNKS_OF_ROW * sizeof(Chunk);
+    static constexpr unsigned BYTES = ROWS * ROW_BYTES;
+    // The greatest power of two that divides a row, but at most as many chunks as all banks hold.
+    static constexpr unsigned PLACES = CHUNKS_OF_ROW % 8 == 0 ? 8 : CHUNKS_OF_ROW & (0u - CHUNKS_OF_ROW);
+
+    // The byte of a tile where a chunk starts: eight rows further it is at the same place of its row.
+    static constexpr DTL_INLINE unsigned place(unsigned row, unsigned chunk) {
+        return row * ROW_BYTES + (chunk ^ row / (8 / PLACES) % PLACES) * sizeof(Chunk);
+    }
+};
+
+// Whether a chunk of each of eight rows that follow each other is in the banks of no other.
+template <class Place>
+constexpr __device__ bool banks_differ() {
+    unsigned places = 0;
+    for (unsigned chunk = 0; chunk < Place::CHUNKS_OF_ROW; ++chunk) {
+        unsigned found = 0;
+        for (unsigned row = 0; row < 8; ++row) {
+            found |= 1u << Place::place(row, chunk) / sizeof(Chunk) % 8;
+        }
+        places += found == 0xff;
+    }
+    return places == Place::CHUNKS_OF_ROW;
+}
+
 // Lane L gives the byte of shared memory where row L % 8 of matrix L / 8 is. Transposed, where rows are terms.
 template <bool TRANSPOSED>
 DTL_INLINE Fragment load_fragment(unsigned row) {
@@ -57,6 +90,22 @@ DTL_INLINE Fragment load_fragment(unsigned row) {
                      : "memory");
     }
     return loaded;
+}
+
+enum class Side { LEFT, RIGHT };
+
+// The fragment of a tile, whose rows are lines or terms, at this line and term, multiples of eight.
+template <Side SIDE, bool ROWS_ARE_LINES, class Place>
+DTL_INLINE Fragment fragment_of(unsigned tile, unsigned line, unsigned term) {
+    static_assert(banks_differ<Place>(), "a matrix is read from all banks at once");
+    const unsigned lane = threadIdx.x % 32;
+    const unsigned odd_matrix = lane / 8 % 2 * 8;
+    const unsigned late_matrix = lane / 16 * 8;
+    line += SIDE == Side::LEFT ? odd_matrix : late_matrix;
+    term += SIDE == Side::LEFT ? late_matrix : odd_matrix;
+    const unsigned first_row = ROWS_ARE_LINES ? line : term;
+    const unsigned chunk = (ROWS_ARE_LINES ? term : line) / CHUNK;
+    return load_fragment<!ROWS_ARE_LINES>(tile + first_row * Place::ROW_BYTES + Place::place(lane % 8, chunk));
 }
 
 // sums += left * right, of 16 rows by 8 columns: lane L holds columns L % 4 * 2 and the next, of row L / 4 and of the row 8 below it.

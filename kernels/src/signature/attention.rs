@@ -14,7 +14,8 @@ use crate::attention::layout;
 /// (where there is one). A query that sees no key gives `o = 0` and `lse = -∞`, and zero gradients.
 ///
 /// Query, key and output features have stride 1. All tensors but `lse` (f32) have one element type; scores,
-/// sums and `o` are computed in f32.
+/// sums and `o` are computed in f32. A kernel may round the probabilities that it multiplies values by to the
+/// element type, but sums them up as they were.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionSpec {
     /// Independent sequences.
@@ -78,7 +79,8 @@ pub struct HeadStrides {
 /// The gradient of [`AttentionSpec`]: from q, k, v, o, lse and the gradient of o to those of q, k and v.
 ///
 /// Gradients have the element type of the tensors. Those of k and v are summed over the group, then over
-/// queries, in that fixed order, in f32.
+/// queries, in that fixed order, in f32. A kernel may round the probabilities and the gradients of scores that it
+/// multiplies elements by to the element type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionBackwardSpec {
     /// The attention that was computed.

@@ -49,11 +49,16 @@ pub struct Outputs {
 impl Case {
     /// Inputs at random, each tensor in a layout of its own.
     pub fn random(shape: Shape, numbers: &mut Numbers) -> Case {
+        Case::stepping(shape, 1, numbers)
+    }
+
+    /// The same with strides that are multiples of `step`.
+    pub fn stepping(shape: Shape, step: usize, numbers: &mut Numbers) -> Case {
         let Shape { batch, kv_heads, group, q_len, k_len, head_dim, value_dim, element, .. } = shape;
-        let mut query = |features| layout([batch, q_len, kv_heads, group], features, numbers);
+        let mut query = |features| layout([batch, q_len, kv_heads, group], features, step, numbers);
         let (q, q_gradient) = (query(head_dim), query(head_dim));
         let (o, o_gradient, lse) = (query(value_dim), query(value_dim), query(1));
-        let mut key = |features| layout([batch, k_len, kv_heads, 1], features, numbers);
+        let mut key = |features| layout([batch, k_len, kv_heads, 1], features, step, numbers);
         let (k, k_gradient) = (key(head_dim), key(head_dim));
         let (v, v_gradient) = (key(value_dim), key(value_dim));
         let forward = AttentionSpec {
@@ -204,18 +209,22 @@ impl Case {
             let (probabilities, _, _) = self.softmax(query);
             for feature in 0..self.shape.value_dim {
                 let gradient = self.o_gradient.get(at(&self.spec.o_gradient, query, feature));
-                loss += gradient * self.output(query, &probabilities, feature);
+                loss += gradient * self.output(query, &probabilities, feature).0;
             }
         }
         loss
     }
 
-    /// One output in f64.
-    pub fn output(&self, [batch, kv_head, _, _]: [usize; 4], probabilities: &[f64], feature: usize) -> f64 {
-        let values = probabilities.iter().enumerate();
-        values
-            .map(|(key, p)| p * self.v.get(at(&self.spec.forward.v, [batch, kv_head, 0, key], feature)))
-            .sum()
+    /// One output in f64, and the sum of its terms' magnitudes.
+    pub fn output(
+        &self,
+        [batch, kv_head, _, _]: [usize; 4],
+        probabilities: &[f64],
+        feature: usize,
+    ) -> (f64, f64) {
+        let value = |key| self.v.get(at(&self.spec.forward.v, [batch, kv_head, 0, key], feature));
+        let terms = probabilities.iter().enumerate().map(|(key, p)| p * value(key));
+        terms.fold((0.0, 0.0), |(sum, magnitude), term| (sum + term, magnitude + term.abs()))
     }
 }
 
@@ -228,19 +237,19 @@ pub fn at(strides: &HeadStrides, [batch, kv_head, group, position]: [usize; 4], 
         + feature
 }
 
-/// Strides of dims (batch, sequence, key-value head, group) in a random order with padding, and the memory
-/// they span.
-fn layout(extents: [usize; 4], features: usize, numbers: &mut Numbers) -> (HeadStrides, usize) {
+/// Strides of dims (batch, sequence, key-value head, group) in a random order with padding, multiples of `step`,
+/// and the memory they span.
+fn layout(extents: [usize; 4], features: usize, step: usize, numbers: &mut Numbers) -> (HeadStrides, usize) {
     let mut order = [0, 1, 2, 3];
     for index in (1..4).rev() {
         order.swap(index, numbers.below(index + 1));
     }
     let mut strides = [0; 4];
-    let mut stride = features;
+    let mut stride = features.next_multiple_of(step);
     for dim in order {
         if extents[dim] > 1 {
             strides[dim] = stride as isize;
-            stride = stride * extents[dim] + numbers.pick(&[0, 0, 3]);
+            stride = stride * extents[dim] + numbers.pick(&[0_usize, 0, 3]).next_multiple_of(step);
         }
     }
     let [batch, sequence, kv_head, group] = strides;

@@ -13,7 +13,17 @@ use std::collections::HashMap;
 pub struct Bench {
     device: Emulator,
     architecture: Architecture,
+    sources: Sources,
     modules: HashMap<String, ModuleHandle>,
+}
+
+/// What is compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sources {
+    /// Kernels as they are. What runs from sm_80's code is sm_90a's too.
+    Sound,
+    /// Kernels that have a fault, which may come with warnings; what a later architecture makes of it does not matter.
+    Faulty,
 }
 
 /// Where each buffer begins.
@@ -37,7 +47,12 @@ impl Bench {
         };
         let device =
             Emulator::new(EmulatorOptions { budget: 1 << 24, capability, ..EmulatorOptions::default() });
-        Some(Bench { device, architecture, modules: HashMap::new() })
+        Some(Bench { device, architecture, sources: Sources::Sound, modules: HashMap::new() })
+    }
+
+    /// The same device for kernels that have a fault from here on.
+    pub fn for_faults(self) -> Bench {
+        Bench { sources: Sources::Faulty, ..self }
     }
 
     /// Runs a call; the buffers are its operands before and after.
@@ -77,7 +92,7 @@ impl Bench {
 
     fn launch(&mut self, launch: &DeviceLaunch, arguments: &[Argument]) -> Result<(), DriverError> {
         if !self.modules.contains_key(&launch.source) {
-            let ptx = ptx(launch, self.architecture);
+            let ptx = ptx(launch, self.architecture, self.sources);
             let image = ModuleImage { name: &launch.name, ptx: &ptx, cubin: &[] };
             self.modules.insert(launch.source.clone(), self.device.load(&image)?);
         }
@@ -87,16 +102,15 @@ impl Bench {
     }
 }
 
-/// What an emulator reads of a launch's source; for a kernel that has a fault it may come with warnings. What runs from sm_80's is
-/// sm_90a's too.
-fn ptx(launch: &DeviceLaunch, architecture: Architecture) -> String {
+/// What an emulator reads of a launch's source.
+fn ptx(launch: &DeviceLaunch, architecture: Architecture, sources: Sources) -> String {
     let nvrtc = nvrtc().expect("whoever gets here has it");
     let source = &launch.source;
     let ptx =
         nvrtc.compile_ptx(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"));
-    match architecture {
-        Architecture::Sm80 => same_for_sm_90a(nvrtc, source, &ptx).to_owned(),
-        Architecture::Sm90a | Architecture::Sm100a => ptx,
+    match (architecture, sources) {
+        (Architecture::Sm80, Sources::Sound) => same_for_sm_90a(nvrtc, source, &ptx).to_owned(),
+        (Architecture::Sm80, Sources::Faulty) | (Architecture::Sm90a | Architecture::Sm100a, _) => ptx,
     }
 }
 

@@ -1,40 +1,39 @@
 //! Seeded faults: one thing in a source made wrong, and what must notice: a check of the emulator or the comparison. Each case
 //! without its fault passes first, so that it is the fault that is caught.
 
-use crate::attention::{PLAIN, judge as judge_attention};
 use crate::bench::{Bench, Placing};
 use crate::embedding::Scatter;
 use crate::matmul::{Batch, Case as Product, Innermost, Shape as ProductShape, plain};
 use crate::support::Numbers;
-use crate::support::attention::{Case as Attention, Shape};
 use crate::tensor_cores::plain_bf16;
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::collective::{BlockCopy, Reduction};
 use dtlc_kernels::cuda::{
-    BlockReduction, DeviceCall, Pattern, ReducedElement, attention, attention_backward, copy_blocks, fill,
-    matmul, reduce, scatter_add, take,
+    BlockReduction, DeviceCall, Pattern, ReducedElement, copy_blocks, fill, matmul, reduce, scatter_add, take,
 };
-use dtlc_kernels::signature::{Accumulation, Causality, Element, ScatterAddSpec, TakeSpec};
+use dtlc_kernels::signature::{Accumulation, Element, ScatterAddSpec, TakeSpec};
 
 /// What is wrong in one launch: text, and what stands there instead.
-struct Fault {
+pub struct Fault {
     launch: usize,
     from: &'static str,
     to: &'static str,
 }
 
-const fn fault(launch: usize, from: &'static str, to: &'static str) -> Fault {
+/// A fault of this launch.
+pub const fn fault(launch: usize, from: &'static str, to: &'static str) -> Fault {
     Fault { launch, from, to }
 }
 
 /// Seeds each fault into a call and asks `judge` what it sees.
-fn catch(
+pub fn catch(
     call: &DeviceCall,
     faults: &[Fault],
     mut judge: impl FnMut(&DeviceCall, &mut Bench) -> Option<String>,
 ) {
     let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
     assert_eq!(judge(call, &mut bench), None);
+    let mut bench = bench.for_faults();
     for Fault { launch, from, to } in faults {
         let mut faulty = call.clone();
         let source = &mut faulty.launches[*launch].source;
@@ -119,7 +118,7 @@ fn in_products_on_tensor_cores() {
         fault(0, "late_matrix = lane / 16 * 8", "late_matrix = lane / 16 * 16"),
         fault(0, "SIDE == Side::LEFT ? odd_matrix", "SIDE == Side::RIGHT ? odd_matrix"),
         fault(0, "right.at[across % 2 * 2], right", "right.at[across % 2], right"),
-        fault(0, "<!Place::ROWS_ARE_LINES>(tile", "<Place::ROWS_ARE_LINES>(tile"),
+        fault(0, "<!ROWS_ARE_LINES>(tile", "<ROWS_ARE_LINES>(tile"),
         fault(0, "|| line < Operand::LINES", "|| true"),
         fault(0, "|| term < TERMS", "|| true"),
         fault(0, "is_whole ? CHUNK : min(rest, CHUNK)", "CHUNK"),
@@ -136,11 +135,7 @@ fn in_products_on_tensor_cores_of_other_layouts() {
     let call = matmul(&case.spec).expect("a valid descriptor");
     let faults = [
         fault(0, "ldmatrix.sync.aligned.m8n8.x4.trans", "ldmatrix.sync.aligned.m8n8.x4"),
-        fault(
-            0,
-            "(Place::ROWS_ARE_LINES ? term : line) / CHUNK",
-            "(Place::ROWS_ARE_LINES ? line : term) / CHUNK",
-        ),
+        fault(0, "(ROWS_ARE_LINES ? term : line) / CHUNK", "(ROWS_ARE_LINES ? line : term) / CHUNK"),
         fault(0, "pair(old.x, sums[0]", "pair(old.y, sums[0]"),
     ];
     catch(&call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
@@ -265,76 +260,4 @@ fn in_copies_and_reductions() {
     ];
     let buffers = [bytes(96), bytes(96), vec![0; 96], vec![0; 96]];
     catch(&call, &faults, judge_bits(&call, &buffers, &[], Placing::Aligned));
-}
-
-/// The launches of both directions as one call, with the forward's first.
-fn both_directions(case: &Attention) -> DeviceCall {
-    let mut call = attention(&case.spec.forward).expect("a valid descriptor");
-    let backward = attention_backward(&case.spec).expect("a valid descriptor");
-    call.launches.extend(backward.launches);
-    DeviceCall { scratch_bytes: backward.scratch_bytes, ..call }
-}
-
-fn judge_directions(case: &Attention, call: &DeviceCall, bench: &mut Bench) -> Option<String> {
-    let forward = DeviceCall { scratch_bytes: 0, launches: call.launches[..1].to_vec() };
-    let backward = DeviceCall { launches: call.launches[1..].to_vec(), ..*call };
-    judge_attention(case, &forward, &backward, bench)
-}
-
-#[test]
-fn in_attention() {
-    let shape = Shape {
-        kv_heads: 2,
-        group: 2,
-        q_len: 70,
-        k_len: 90,
-        q_offset: 13,
-        window: Some(30),
-        softcap: Some(1.5),
-        head_dim: 20,
-        ..PLAIN
-    };
-    let case = Attention::random(shape, &mut Numbers(3));
-    let faults = [
-        fault(0, "behind >= 0", "behind > 0"),
-        fault(0, "behind < WINDOW", "behind <= WINDOW"),
-        fault(0, "distance + queries.end, 0", "distance + queries.end - 20, 0"),
-        fault(0, "- WINDOW + 1, 0, end", "- WINDOW + 8, 0, end"),
-        fault(0, "number / GROUP % KV_HEADS", "number % KV_HEADS"),
-        fault(3, "__syncthreads();\n        add_products(outputs", "add_products(outputs"),
-        fault(
-            0,
-            "FEATURES_OF_ROW; first_feature += CHUNK) {\n        __syncthreads();",
-            "FEATURES_OF_ROW; first_feature += CHUNK) {",
-        ),
-        fault(0, "outputs[row][feature] *= decay;", ""),
-        fault(0, "running.sum[row] * decay +", "running.sum[row] +"),
-        fault(0, "position < count && feature < FEATURES_OF_ROW) {", "feature < FEATURES_OF_ROW) {"),
-        fault(
-            1,
-            "sum += __shfl_xor_sync(0xffffffffu, sum, distance);",
-            "sum += __shfl_xor_sync(0xffffu, sum, distance);",
-        ),
-        fault(2, "(gradient - query.delta)", "gradient"),
-        fault(2, "__fmaf_rn(-ratio, ratio, 1.0f)", "1.0f"),
-        fault(3, "keys.end - 1 + WINDOW", "keys.end - 40 + WINDOW"),
-        fault(3, "head_of(first_head + group)", "head_of(first_head)"),
-        fault(3, "store_weights(weights, gradients);", ""),
-    ];
-    catch(&both_directions(&case), &faults, |call, bench| judge_directions(&case, call, bench));
-}
-
-#[test]
-fn in_attention_without_a_mask() {
-    let shape = Shape { causality: Causality::Bidirectional, q_len: 9, k_len: 70, ..PLAIN };
-    let case = Attention::random(shape, &mut Numbers(4));
-    let faults = [
-        fault(0, "query < Q_LEN && key < K_LEN &&", "query < Q_LEN &&"),
-        fault(
-            0,
-            "int distance = 8; distance > 0; distance /= 2) {\n        x += ",
-            "int distance = 4; distance > 0; distance /= 2) {\n        x += ",
-        ),
-    ];
-    catch(&both_directions(&case), &faults, |call, bench| judge_directions(&case, call, bench));
 }

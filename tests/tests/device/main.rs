@@ -8,10 +8,12 @@ mod library;
 mod support;
 
 mod attention;
+mod attention_tensor;
 mod bench;
 mod collective;
 mod embedding;
 mod faults;
+mod faults_attention;
 mod matmul;
 mod tensor;
 mod tensor_cores;

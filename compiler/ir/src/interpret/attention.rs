@@ -1,4 +1,7 @@
 //! Attention and its gradient, one query at a time.
+//!
+//! Rounded by chance, probabilities and the gradients of scores are in f32 while they are computed with, and of the tensors' type as
+//! factors of their elements.
 
 use super::op::Site;
 use super::tensor::{Tensor, walk};
@@ -27,7 +30,7 @@ pub(super) fn forward(
         let total = scores.iter().fold(0.0, |total, score| site.within(total + exponential(score)));
         lse.data[at[4]] = if scores.is_empty() { f64::NEG_INFINITY } else { most + total.ln() };
         for score in &scores {
-            let weight = site.within(exponential(score) / total);
+            let weight = site.factor(site.within(exponential(score) / total), arg_types[2].dtype);
             for v in 0..values.size(options.value) {
                 let to = output.offset(at[3], &[(options.value, v)]);
                 let from = values.offset(at[2], &[(options.key, score.key), (options.value, v)]);
@@ -62,6 +65,8 @@ pub(super) fn gradient(
             let d_weight = along(site, value, (values, values.offset(at[2], &[t])), (d_output, at[5]));
             let d_score = site.within(weight * site.within(d_weight - mean));
             let d_product = site.within(site.within(d_score * score.slope) * options.scale);
+            let dtype = arg_types[0].dtype;
+            let (weight, d_product) = (site.factor(weight, dtype), site.factor(d_product, dtype));
             let add = |sum: &mut f64, product: f64| *sum = site.within(*sum + product);
             for h in 0..query.size(head) {
                 let to = d_query.offset(at[6], &[(head, h)]);

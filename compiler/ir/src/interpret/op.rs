@@ -28,9 +28,22 @@ impl Site<'_> {
     /// A number within an operation, such as a sum so far, as what computes in f32 has it. Equal numbers are rounded
     /// by separate chance: kernels come to them on several ways.
     pub(super) fn within(&self, value: f64) -> f64 {
+        self.rounded_within(value, DType::F32)
+    }
+
+    /// Such a number as a factor of elements of type `dtype`. Matrix units take both factors in one type, so a kernel may round what it
+    /// has in f32 to theirs.
+    pub(super) fn factor(&self, value: f64, dtype: DType) -> f64 {
+        match dtype {
+            DType::Bf16 => self.rounded_within(value, dtype),
+            DType::F32 | DType::I32 | DType::U32 | DType::Bool => value,
+        }
+    }
+
+    fn rounded_within(&self, value: f64, dtype: DType) -> f64 {
         match self.rounding {
             Rounding::None | Rounding::Storage => value,
-            Rounding::Chance(seed) => scalar::stored_by_chance(value, DType::F32, self.next(seed)),
+            Rounding::Chance(seed) => scalar::stored_by_chance(value, dtype, self.next(seed)),
             Rounding::Beside(seed) => scalar::beside(value, self.next(seed)),
         }
     }

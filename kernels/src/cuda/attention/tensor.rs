@@ -1,0 +1,103 @@
+//! The tiles that attention's kernels on the tensor cores work on, by the widths of heads.
+//!
+//! From a descriptor to the constants of `attention_tensor.cuh`. Launches nothing.
+
+use crate::cuda::source::Source;
+use crate::signature::{AttentionSpec, Element};
+
+/// Warps of a block.
+const WARPS: usize = 4;
+/// Tiles of columns in shared memory: while one is multiplied, the other is on its way.
+const STAGES: usize = 2;
+/// Lines and terms that a product on the tensor cores takes at least.
+const FRAGMENT: usize = 16;
+/// The most features that a warp has sums of, in registers, beside those of scores.
+const WIDEST: usize = 256;
+
+/// Threads of a block.
+pub(super) const THREADS: u32 = 32 * WARPS as u32;
+
+/// Whether the tensor cores compute it: bf16 of heads that fit into registers.
+pub(super) fn is_for_tensor_cores(spec: &AttentionSpec) -> bool {
+    let fits = |features: usize| (1..=WIDEST).contains(&features);
+    spec.element == Element::Bf16 && fits(spec.head_dim) && fits(spec.value_dim)
+}
+
+/// The part of the scores that a block works on at a time, and how heads lie in its shared memory.
+pub(super) struct Tiles {
+    warp_rows: usize,
+    columns: usize,
+    head_width: usize,
+    value_width: usize,
+    /// Blocks that compute the same scores, each for as many features of the outputs.
+    pub(super) parts: usize,
+    /// Features of a row that stay in shared memory.
+    kept: usize,
+}
+
+impl Tiles {
+    /// Those of the forward kernel, which keeps queries and sums up values. The more rows a warp has, the fewer fragments of keys and
+    /// values it loads for each product: as many as registers hold, where there are queries for that.
+    pub(super) fn forward(spec: &AttentionSpec) -> Tiles {
+        let tiles = Tiles::of(spec, 1);
+        let short = Tiles { kept: tiles.head_width, ..tiles };
+        match short.head_width.max(short.value_width) {
+            ..=64 if spec.q_len > short.rows() => Tiles { warp_rows: 2 * FRAGMENT, columns: 64, ..short },
+            65..=128 if spec.q_len > short.rows() => Tiles { warp_rows: 2 * FRAGMENT, columns: 32, ..short },
+            ..=128 => Tiles { columns: 64, ..short },
+            _ => Tiles { columns: 32, ..short },
+        }
+    }
+
+    /// Those of the gradient of queries, which keeps queries and gradients of outputs and sums up keys.
+    pub(super) fn query_gradient(spec: &AttentionSpec) -> Tiles {
+        Tiles::of(spec, 1)
+    }
+
+    /// Those of the gradients of keys and values, which keeps both and has sums for both.
+    pub(super) fn key_gradient(spec: &AttentionSpec) -> Tiles {
+        let widest = spec.head_dim.max(spec.value_dim);
+        Tiles::of(spec, if widest <= WIDEST / 2 { 1 } else { 2 })
+    }
+
+    /// Tiles that keep all features of rows. The wider they are, the fewer columns have room beside them in the 99 KiB that the
+    /// smallest device gives a block.
+    fn of(spec: &AttentionSpec, parts: usize) -> Tiles {
+        let width = |features: usize| features.next_multiple_of(FRAGMENT * parts);
+        let (head_width, value_width) = (width(spec.head_dim), width(spec.value_dim));
+        let columns = match head_width.max(value_width) {
+            ..=64 => 64,
+            65..=128 => 32,
+            _ => 16,
+        };
+        let kept = head_width + value_width;
+        Tiles { warp_rows: FRAGMENT, columns, head_width, value_width, parts, kept }
+    }
+
+    /// Queries, or keys, of a block.
+    pub(super) fn rows(&self) -> usize {
+        WARPS * self.warp_rows
+    }
+
+    /// Bytes for what is kept and for each stage; outputs pass through them at last.
+    pub(super) fn shared_bytes(&self) -> usize {
+        let staged = STAGES * self.columns * (self.head_width + self.value_width);
+        let tiles = self.rows() * self.kept + staged;
+        tiles.max(self.rows() * self.value_width) * Element::Bf16.bytes()
+    }
+
+    /// Goes on with the tiles' constants.
+    pub(super) fn describe(&self, source: Source) -> Source {
+        source
+            .constant("unsigned", "WARPS", WARPS)
+            .constant("int", "STAGES", STAGES)
+            .constant("int", "WARP_ROWS", self.warp_rows)
+            .constant("int", "COLUMNS", self.columns)
+            .constant("int", "HEAD_WIDTH", self.head_width)
+            .constant("int", "VALUE_WIDTH", self.value_width)
+            .constant("unsigned", "PARTS", self.parts)
+            .constant("unsigned", "SHARED_BYTES", self.shared_bytes())
+            .file(include_str!("../tensor.cuh"))
+            .file(include_str!("../attention_tensor.cuh"))
+    }
+}

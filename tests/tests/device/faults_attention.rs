@@ -1,0 +1,227 @@
+//! Faults seeded into attention, on the ordinary cores and on the tensor cores.
+
+use crate::attention::{PLAIN, calls, judge};
+use crate::attention_tensor::{CHUNKS, NARROW};
+use crate::bench::{Bench, Placing};
+use crate::faults::{Fault, catch, fault};
+use crate::support::Numbers;
+use crate::support::attention::{Case, Shape};
+use dtlc_kernels::cuda::DeviceCall;
+use dtlc_kernels::signature::Causality;
+
+/// The launches of both directions as one call, with the forward's first.
+fn both_directions(case: &Case) -> DeviceCall {
+    let [mut call, backward] = calls(case);
+    call.launches.extend(backward.launches);
+    DeviceCall { scratch_bytes: backward.scratch_bytes, ..call }
+}
+
+fn judge_directions(case: &Case, call: &DeviceCall, bench: &mut Bench, placing: Placing) -> Option<String> {
+    let forward = DeviceCall { scratch_bytes: 0, launches: call.launches[..1].to_vec() };
+    let backward = DeviceCall { launches: call.launches[1..].to_vec(), ..*call };
+    judge(case, [&forward, &backward], bench, placing)
+}
+
+#[test]
+fn in_attention() {
+    let shape = Shape {
+        kv_heads: 2,
+        group: 2,
+        q_len: 70,
+        k_len: 90,
+        q_offset: 13,
+        window: Some(30),
+        softcap: Some(1.5),
+        head_dim: 20,
+        ..PLAIN
+    };
+    let case = Case::random(shape, &mut Numbers(3));
+    let faults = [
+        fault(0, "behind >= 0", "behind > 0"),
+        fault(0, "behind < WINDOW", "behind <= WINDOW"),
+        fault(0, "distance + queries.end, 0", "distance + queries.end - 20, 0"),
+        fault(0, "- WINDOW + 1, 0, end", "- WINDOW + 8, 0, end"),
+        fault(0, "number / GROUP % KV_HEADS", "number % KV_HEADS"),
+        fault(3, "__syncthreads();\n        add_products(outputs", "add_products(outputs"),
+        fault(
+            0,
+            "FEATURES_OF_ROW; first_feature += CHUNK) {\n        __syncthreads();",
+            "FEATURES_OF_ROW; first_feature += CHUNK) {",
+        ),
+        fault(0, "outputs[row][feature] *= decay;", ""),
+        fault(0, "running.sum[row] * decay +", "running.sum[row] +"),
+        fault(0, "position < count && feature < FEATURES_OF_ROW) {", "feature < FEATURES_OF_ROW) {"),
+        fault(
+            1,
+            "sum += __shfl_xor_sync(0xffffffffu, sum, distance);",
+            "sum += __shfl_xor_sync(0xffffu, sum, distance);",
+        ),
+        fault(2, "(gradient - query.delta)", "gradient"),
+        fault(2, "__fmaf_rn(-ratio, ratio, 1.0f)", "1.0f"),
+        fault(3, "keys.end - 1 + WINDOW", "keys.end - 40 + WINDOW"),
+        fault(3, "head_of(first_head + group)", "head_of(first_head)"),
+        fault(3, "store_weights(weights, gradients);", ""),
+    ];
+    catch(&both_directions(&case), &faults, |call, bench| {
+        judge_directions(&case, call, bench, Placing::Aligned)
+    });
+}
+
+#[test]
+fn in_attention_without_a_mask() {
+    let shape = Shape { causality: Causality::Bidirectional, q_len: 9, k_len: 70, ..PLAIN };
+    let case = Case::random(shape, &mut Numbers(4));
+    let faults = [
+        fault(0, "query < Q_LEN && key < K_LEN &&", "query < Q_LEN &&"),
+        fault(
+            0,
+            "int distance = 8; distance > 0; distance /= 2) {\n        x += ",
+            "int distance = 4; distance > 0; distance /= 2) {\n        x += ",
+        ),
+    ];
+    catch(&both_directions(&case), &faults, |call, bench| {
+        judge_directions(&case, call, bench, Placing::Aligned)
+    });
+}
+
+/// Four tiles of columns for each block, parts of chunks, and outputs that lie otherwise in shared memory than what was there.
+const LONG: Shape = Shape {
+    kv_heads: 2,
+    group: 2,
+    q_len: 70,
+    k_len: 200,
+    q_offset: 130,
+    softcap: Some(1.5),
+    head_dim: 20,
+    value_dim: 12,
+    ..NARROW
+};
+/// A window across tiles.
+const WINDOWED: Shape = Shape { k_len: 90, q_offset: 13, window: Some(30), ..LONG };
+
+fn catch_on_tensor_cores(case: &Case, faults: &[Fault], placing: Placing) {
+    catch(&both_directions(case), faults, |call, bench| judge_directions(case, call, bench, placing));
+}
+
+#[test]
+fn in_attention_on_tensor_cores() {
+    let faults = [
+        // What arrives, and who is done with it.
+        fault(0, "wait_for_groups<0>();\n        // All", "wait_for_groups<1>();\n        // All"),
+        fault(3, "wait_for_groups<0>();\n        // All", "wait_for_groups<1>();\n        // All"),
+        fault(0, "__syncthreads();\n        begin_stage", "begin_stage"),
+        fault(2, "__syncthreads();\n        begin_stage", "begin_stage"),
+        fault(3, "__syncthreads();\n        begin_stage", "begin_stage"),
+        fault(0, "__syncthreads();\n    put_outputs", "put_outputs"),
+        fault(0, "__syncwarp();\n    store_outputs", "store_outputs"),
+        fault(2, "begin_stage(first_key + COLUMNS)", "begin_stage(first_key + 2 * COLUMNS)"),
+        fault(3, "begin_stage(step + 1)", "begin_stage(step + 2)"),
+        fault(0, "% STAGES * STAGE_BYTES;\n        Scores", "* 0 * STAGE_BYTES;\n        Scores"),
+        // Where it lies.
+        fault(
+            0,
+            "byte = tile + Place::place(row, chunk)",
+            "byte = tile + row * Place::ROW_BYTES + chunk * 16u",
+        ),
+        fault(0, "Place::place(lane % 8, chunk)", "Place::place(lane % 4, chunk)"),
+        fault(0, "SIDE == Side::LEFT ? odd_matrix", "SIDE == Side::RIGHT ? odd_matrix"),
+        fault(2, "<Side::RIGHT, false,", "<Side::RIGHT, true,"),
+        fault(3, "(gradients, Keys::BYTES,", "(gradients, 0,"),
+        // What comes in from and goes out to device memory.
+        fault(0, "position < rows.count ?", "true ?"),
+        fault(0, "rows.count ? clamped(FEATURES_OF_ROW - feature, 0, CHUNK)", "rows.count ? CHUNK"),
+        fault(2, "is_aligned && count == CHUNK", "is_aligned"),
+        fault(3, "position < end ?", "true ?"),
+    ];
+    let case = Case::stepping(LONG, CHUNKS, &mut Numbers(31));
+    catch_on_tensor_cores(&case, &faults, Placing::Aligned);
+
+    // Keys whose gradients two blocks make.
+    let faults = [
+        fault(3, "__syncthreads();\n    put_outputs", "put_outputs"),
+        fault(3, "part * KEY_FEATURES);\n    }", "0);\n    }"),
+        fault(
+            3,
+            "K_LEN,\n                                                     part * KEY_FEATURES);",
+            "K_LEN, 0);",
+        ),
+    ];
+    let shape = Shape { head_dim: 132, value_dim: 20, ..NARROW };
+    let case = Case::stepping(shape, CHUNKS, &mut Numbers(36));
+    catch_on_tensor_cores(&case, &faults, Placing::Aligned);
+}
+
+#[test]
+fn in_what_attention_on_tensor_cores_computes() {
+    let faults = [
+        // Which lane has what.
+        fault(0, "% 32 / 4;", "% 32 / 8;"),
+        fault(0, "half * 8 +", "half * 4 +"),
+        fault(
+            0,
+            "across * 8 + static_cast<int>(threadIdx.x) % 4 * 2",
+            "across * 8 + static_cast<int>(threadIdx.x) % 4",
+        ),
+        fault(0, "\"f\"(high), \"f\"(low)", "\"f\"(low), \"f\"(high)"),
+        fault(
+            2,
+            "pair_of(early[2], early[3]), pair_of(late[0], late[1])",
+            "pair_of(late[0], late[1]), pair_of(early[2], early[3])",
+        ),
+        fault(0, "threadIdx.x % 4 * 4;", "threadIdx.x % 4 * 2;"),
+        fault(
+            0,
+            "(products[down][across + 1], rows[down], columns.at[2], columns.at[3])",
+            "(products[down][across + 1], rows[down], columns.at[1], columns.at[3])",
+        ),
+        fault(3, "half * 2 + column % 2", "column % 2 * 2 + half"),
+        // Who sees whom.
+        fault(0, "key >= keys.first", "key > keys.first"),
+        fault(0, "key < keys.end;", "key <= keys.end;"),
+        fault(2, "key < keys.end;", "key <= keys.end;"),
+        fault(3, "query >= queries.first", "query > queries.first"),
+        fault(3, "query < queries.end", "query <= queries.end"),
+        // The softmax.
+        fault(0, "sum *= decay;", ""),
+        fault(0, "outputs[across][2 * HALF + 1] *= decay;", ""),
+        fault(0, "x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));", ""),
+        fault(0, "x += __shfl_xor_sync(0xffffffffu, x, 1);", ""),
+        fault(0, "running.maximum[down][half], LN_OF_2", "running.maximum[down][half], 1.0f"),
+        // The group.
+        fault(3, "head_of(first_head + step / steps_of_head)", "head_of(first_head)"),
+        fault(3, "head_number = first_head + step / steps_of_head", "head_number = first_head"),
+        fault(3, "steps = GROUP * steps_of_head", "steps = steps_of_head"),
+    ];
+    let case = Case::stepping(WINDOWED, CHUNKS, &mut Numbers(32));
+    catch_on_tensor_cores(&case, &faults, Placing::Aligned);
+}
+
+#[test]
+fn in_attention_on_tensor_cores_of_other_layouts() {
+    let faults = [
+        fault(0, "address(rows.at) % sizeof(Chunk) == 0", "true"),
+        fault(3, "address(tensor) % sizeof(Chunk) == 0", "true"),
+    ];
+    let case = Case::stepping(WINDOWED, CHUNKS, &mut Numbers(33));
+    catch_on_tensor_cores(&case, &faults, Placing::Behind(4));
+
+    let faults = [
+        fault(0, "number < count) {", "true) {"),
+        fault(2, "number % 2 * 16", "16"),
+        fault(3, "number < count; ++number", "number < CHUNK; ++number"),
+    ];
+    let case = Case::stepping(WINDOWED, 1, &mut Numbers(34));
+    catch_on_tensor_cores(&case, &faults, Placing::Aligned);
+
+    // The second block of queries sees nothing, so its queries may still be on their way when it writes.
+    let shape =
+        Shape { causality: Causality::Bidirectional, q_len: 150, k_len: 9, window: Some(100), ..NARROW };
+    let faults = [
+        fault(0, "wait_for_groups<0>();\n    __syncthreads", "__syncthreads"),
+        fault(2, "wait_for_groups<0>();\n    __syncthreads", "__syncthreads"),
+        fault(0, "greatest == minus_infinity() ? 0.0f : greatest", "greatest"),
+        fault(0, "sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum"),
+    ];
+    let case = Case::stepping(shape, CHUNKS, &mut Numbers(35));
+    catch_on_tensor_cores(&case, &faults, Placing::Aligned);
+}
