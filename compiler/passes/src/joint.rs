@@ -3,7 +3,7 @@
 
 use crate::error::{PassError, PassErrorKind};
 use crate::lower::{Lowered, dtype};
-use crate::{Gradients, accumulate, differentiate, simplify, update};
+use crate::{Gradients, accumulate, convert_weights_again, differentiate, simplify, update};
 use dtlc_ir::DType;
 use dtlc_lang::plan::{Plan, Precision};
 
@@ -48,6 +48,7 @@ pub fn joint(lowered: &mut Lowered, plan: Option<&Plan>, mode: Mode) -> Result<(
         };
         update(program, plan)?;
     }
+    convert_weights_again(program);
     if let Some(micro) = lowered.micro {
         accumulate(program, micro)?;
         lowered.dims.values_mut().for_each(|atoms| atoms.retain(|dim| *dim != micro));

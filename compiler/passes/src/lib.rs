@@ -29,6 +29,6 @@ pub use flight::start_collectives;
 pub use fuse::fuse;
 pub use joint::{Mode, joint};
 pub use lower::{Atoms, Lowered, Pin, Position, lower};
-pub use remat::rematerialise;
+pub use remat::{convert_weights_again, rematerialise};
 pub use simplify::{Gradients, simplify};
 pub use update::update;

@@ -16,30 +16,67 @@ use crate::regions::{add_stack_input, add_stack_output, copy, shared_slices, sub
 use crate::report::layer_of;
 use crate::simplify::remove_dead;
 use crate::uses::for_each_use;
-use dtlc_ir::{Axis, CollectiveKind, Inst, Op, Phase, Program, ReduceOp, Region, Role, Scan, Value};
+use dtlc_ir::{
+    Axis, CollectiveKind, Inst, Op, Phase, Program, ReduceOp, Region, Role, ScalarOp, Scan, Value,
+};
 use dtlc_lang::plan::{Policy, Remat};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-/// Applies a plan's rules to every pair of a forward scan and the backward scan that reads what it keeps.
-pub fn rematerialise(program: &mut Program, rules: &[Remat]) {
-    let mut main = std::mem::take(&mut program.main);
-    in_region(program, rules, &mut main);
-    program.main = main;
-    remove_dead(program);
+/// What is decided for a pair of scans.
+#[derive(Clone, Copy)]
+enum Choice<'a> {
+    /// What a plan's rules say.
+    Rules(&'a [Remat]),
+    /// All is kept, but for weights in the type that is computed with.
+    AllButConverted,
 }
 
-fn in_region(program: &mut Program, rules: &[Remat], region: &mut Region) {
+/// Applies a plan's rules to every pair of a forward scan and the backward scan that reads what it keeps.
+pub fn rematerialise(program: &mut Program, rules: &[Remat]) {
+    rematerialise_by(program, Choice::Rules(rules));
+}
+
+/// Lets backward scans convert weights themselves. Before placement, so that both passes gather, if they have to, from what is
+/// stored: a kept weight would be a whole one of each layer.
+pub fn convert_weights_again(program: &mut Program) {
+    rematerialise_by(program, Choice::AllButConverted);
+}
+
+fn rematerialise_by(program: &mut Program, choice: Choice<'_>) {
+    let mut main = std::mem::take(&mut program.main);
+    let has_changed = in_region(program, choice, &mut main);
+    program.main = main;
+    if has_changed {
+        remove_dead(program);
+    }
+}
+
+/// Whether anything has changed.
+fn in_region(program: &mut Program, choice: Choice<'_>, region: &mut Region) -> bool {
+    let mut has_changed = false;
     for index in 0..region.insts.len() {
         if let Op::Scan(scan) = &mut region.insts[index].op {
-            in_region(program, rules, &mut scan.body);
+            has_changed |= in_region(program, choice, &mut scan.body);
         }
     }
     for forward in 0..region.insts.len() {
         for backward in forward + 1..region.insts.len() {
-            in_pair(program, rules, region, forward, backward);
+            has_changed |= in_pair(program, choice, region, forward, backward);
         }
     }
+    has_changed
+}
+
+/// Whether a value of a scan's body is a weight in another type than it is stored in.
+fn is_converted_weight(program: &Program, scan: &Scan, value: Value) -> bool {
+    let made = scan.body.insts.iter().find(|inst| inst.results.contains(&value));
+    made.is_some_and(|inst| {
+        let is_stored = scan.body.params[scan.carries..].contains(&inst.args[0]);
+        inst.op == Op::Map(ScalarOp::Cast)
+            && is_stored
+            && program.values[inst.args[0]].role == Role::Parameter
+    })
 }
 
 /// Something that the forward scan keeps for the backward scan.
@@ -50,15 +87,27 @@ struct Residual {
     read: Value,
 }
 
-fn in_pair(program: &mut Program, rules: &[Remat], region: &mut Region, forward: usize, backward: usize) {
-    let Some(residuals) = residuals(region, forward, backward) else { return };
-    let Op::Scan(from) = region.insts[forward].op.clone() else { return };
+fn in_pair(
+    program: &mut Program,
+    choice: Choice<'_>,
+    region: &mut Region,
+    forward: usize,
+    backward: usize,
+) -> bool {
+    let Some(residuals) = residuals(region, forward, backward) else { return false };
+    let Op::Scan(from) = region.insts[forward].op.clone() else { return false };
     let moved = moved_anew(program, &region.insts[forward], &region.insts[backward]);
-    let kept = kept(program, rules, &from, &residuals, &moved);
+    let kept = match choice {
+        Choice::Rules(rules) => kept(program, rules, &from, &residuals, &moved),
+        Choice::AllButConverted => {
+            let made = residuals.iter().map(|residual| residual.made);
+            made.filter(|&made| !is_converted_weight(program, &from, made)).collect()
+        }
+    };
     let dropped: Vec<&Residual> =
         residuals.iter().filter(|residual| !kept.contains(&residual.made)).collect();
     if dropped.is_empty() {
-        return;
+        return false;
     }
     let known = residuals.iter().filter(|residual| kept.contains(&residual.made));
     let mut copies: FxHashMap<Value, Value> = known.map(|residual| (residual.made, residual.read)).collect();
@@ -83,6 +132,7 @@ fn in_pair(program: &mut Program, rules: &[Remat], region: &mut Region, forward:
         scan.body.insts.splice(0..0, insts);
         share_movement(program, &mut scan.body);
     }
+    true
 }
 
 /// What the one scan keeps for the other; none if they are no such pair.
@@ -109,10 +159,10 @@ fn moved_anew(program: &Program, forward: &Inst, backward: &Inst) -> FxHashSet<V
     let mut twins: FxHashMap<Value, Value> = shared_slices(forward, backward).into_iter().collect();
     let (Op::Scan(from), Op::Scan(to)) = (&forward.op, &backward.op) else { return FxHashSet::default() };
     let mut moved = FxHashSet::default();
-    for inst in from.body.insts.iter().filter(|inst| movement(inst).is_some()) {
+    for inst in from.body.insts.iter().filter(|inst| movement(program, inst).is_some()) {
         let Some(&arg) = twins.get(&inst.args[0]) else { continue };
         let same = |other: &&Inst| {
-            movement(other) == movement(inst)
+            movement(program, other) == movement(program, inst)
                 && other.args[..] == [arg]
                 && program.ty(other.results[0]) == program.ty(inst.results[0])
         };
@@ -147,7 +197,7 @@ fn gathers_of_parts(
     let gather = |residual: &Residual| {
         let whole = gathered(program, forward, definition, residual.made)?;
         let from_part = |inst: &&Inst| {
-            movement(inst).is_some()
+            movement(program, inst).is_some()
                 && inst.args[0] == residual.read
                 && program.ty(inst.results[0]) == program.ty(whole)
         };
@@ -156,18 +206,22 @@ fn gathers_of_parts(
     residuals.iter().filter_map(gather).collect()
 }
 
-/// What an instruction that moves one value does with it.
+/// What an instruction that moves one value, or converts a weight on its way, does with it.
 #[derive(PartialEq, Eq)]
 enum Movement<'a> {
     Collective(CollectiveKind, &'a [Axis], ReduceOp),
     Slice,
+    Conversion,
 }
 
-fn movement(inst: &Inst) -> Option<Movement<'_>> {
+fn movement<'a>(program: &Program, inst: &'a Inst) -> Option<Movement<'a>> {
     match &inst.op {
         _ if inst.args.len() != 1 => None,
         Op::Collective(call) => Some(Movement::Collective(call.kind, &call.axes, call.reduce)),
         Op::LocalSlice => Some(Movement::Slice),
+        Op::Map(ScalarOp::Cast) => {
+            (program.values[inst.args[0]].role == Role::Parameter).then_some(Movement::Conversion)
+        }
         _ => None,
     }
 }
@@ -335,7 +389,8 @@ impl Replay<'_> {
 /// Puts an instruction, and all inside it, into the phase of repeated work. Weights are gathered for the way back, not
 /// again: they are never kept, whether anything is recomputed or not.
 fn mark_recomputed(program: &Program, inst: &mut Inst) {
-    let moves = matches!(inst.op, Op::Collective(_) | Op::LocalSlice | Op::Reshard(_));
+    let moves =
+        matches!(inst.op, Op::Collective(_) | Op::LocalSlice | Op::Reshard(_) | Op::Map(ScalarOp::Cast));
     let of_weights = moves && inst.args.iter().all(|&arg| program.values[arg].role == Role::Parameter);
     inst.phase = if of_weights { Phase::Backward } else { Phase::Recompute };
     if let Some(inside) = inst.op.region_mut() {
@@ -379,11 +434,11 @@ fn share_movement(program: &Program, body: &mut Region) {
     for mut inst in std::mem::take(&mut body.insts) {
         inst.args.iter_mut().for_each(|arg| *arg = replaced.get(arg).copied().unwrap_or(*arg));
         let same = |other: &Inst| {
-            movement(other) == movement(&inst)
+            movement(program, other) == movement(program, &inst)
                 && other.args == inst.args
                 && program.ty(other.results[0]) == program.ty(inst.results[0])
         };
-        let twin = if movement(&inst).is_some() { insts.iter().position(same) } else { None };
+        let twin = if movement(program, &inst).is_some() { insts.iter().position(same) } else { None };
         match twin {
             Some(at) => {
                 replaced.insert(inst.results[0], insts[at].results[0]);

@@ -207,3 +207,41 @@ fn formatting_is_checked_and_done() {
     dtlc.expect(0, &["fmt", "loose.dtl"]);
     assert_eq!(std::fs::read_to_string(dtlc.path("loose.dtl")).expect("the file"), text);
 }
+
+/// What is computed in bf16 is gathered in bf16 and reduced layer by layer, whichever type weights are stored in.
+#[test]
+fn weights_that_are_converted_move_as_those_that_are_not() {
+    let dtlc = Dtlc::new();
+    let model = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    let model = model.split("plan one").next().expect("a model").to_owned();
+    let plan = |name: &str, precision: &str, (zero, batch, remat): (u32, &str, &str)| {
+        format!(
+            "plan {name} for Tiny {{\n  mesh {{ dp: 2 }}\n  step data: acts B -> dp\n  step zero({zero}): over dp\n  \
+             batch {{ seq 8, global 8{batch} }}\n  precision {{ compute bf16, grads f32, {precision} }}\n  \
+             optimizer adamw {{ lr 1e-2 }}\n{remat}}}\n"
+        )
+    };
+    for case in [
+        (3, "", ""),
+        (3, "", "  remat Block: full\n"),
+        (3, ", micro 2", "  remat Block: full\n"),
+        (2, ", micro 2", ""),
+    ] {
+        let plans = plan("mixed", "params f32", case) + &plan("narrow", "params bf16, master f32", case);
+        dtlc.write("mixed.dtl", format!("{model}{plans}"));
+        let moved = |name: &str| -> Vec<String> {
+            let figures = dtlc.json(&["explain", "mixed.dtl", "-p", name]);
+            let calls = figures["collectives"].as_array().expect("a list").iter();
+            let calls = calls.filter(|call| call["phase"] != "update");
+            let what = |call: &serde_json::Value| {
+                ["phase", "kind", "scope", "per_step", "bytes"].map(|key| call[key].to_string()).join(" ")
+            };
+            calls.map(what).collect()
+        };
+        let mixed = moved("mixed");
+        assert_eq!(mixed, moved("narrow"), "{case:?}");
+        let scattered = "\"backward\" \"reduce_scatter\" \"Block\"";
+        assert!(mixed.iter().any(|call| call.starts_with(scattered)), "{case:?}: {mixed:#?}");
+        dtlc.expect(0, &["verify", "mixed.dtl", "-p", "mixed"]);
+    }
+}

@@ -8,7 +8,8 @@
 use super::propagate::is_update;
 use crate::uses::for_each_use;
 use cranelift_entity::SecondaryMap;
-use dtlc_ir::{Axis, CollectiveKind, Inst, Op, Phase, Program, ReduceOp, Region, Role, Value};
+use dtlc_ir::{Axis, CollectiveKind, Inst, Op, Phase, Program, ReduceOp, Region, Role, ScalarOp, Value};
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 /// Joins collectives in every region of a program.
@@ -46,6 +47,7 @@ fn merge_region(program: &Program, region: &mut Region) {
         }
     }
     postpone(region);
+    advance(program, region);
     let groups = groups(program, region);
     apply(region, &groups);
 }
@@ -63,6 +65,24 @@ fn postpone(region: &mut Region) {
     }
     keyed.sort_by_key(|(level, _)| *level);
     region.insts = keyed.into_iter().map(|(_, inst)| inst).collect();
+}
+
+/// Moves the conversions of what a block gathers of its weights to its start, so that the gathers can go together.
+fn advance(program: &Program, region: &mut Region) {
+    if runs_layers(program, region) {
+        return;
+    }
+    let defined = definitions(region);
+    let moved = region.insts.iter().filter(|inst| matches!(inst.op, Op::Collective(_)));
+    let moved: FxHashSet<Value> = moved.flat_map(|inst| inst.args.iter().copied()).collect();
+    let is_early = |inst: &Inst| {
+        let is_weight = inst.results.iter().all(|result| program.values[*result].role == Role::Parameter);
+        let is_used = inst.results.iter().any(|result| moved.contains(result));
+        inst.op == Op::Map(ScalarOp::Cast) && is_weight && is_used && defined[inst.args[0]].is_none()
+    };
+    let (early, late): (Vec<Inst>, Vec<Inst>) =
+        std::mem::take(&mut region.insts).into_iter().partition(is_early);
+    region.insts = early.into_iter().chain(late).collect();
 }
 
 fn turns(program: &Program, inst: &Inst) -> Vec<[SmallVec<[Axis; 2]>; 2]> {

@@ -39,7 +39,7 @@ pub use reshard::plan_reshards;
 pub(crate) use reshard::ring_bytes;
 
 use assign::{Assignments, Cause, Effect};
-use dtlc_ir::{Dim, Op, Placement, Program, Region, Role, StateKind, Type};
+use dtlc_ir::{Dim, Op, Placement, Program, Region, Role, StateKind, Type, Value};
 use mesh::{Entry, EntryInfo};
 use propagate::Graph;
 use request::role_name;
@@ -84,7 +84,7 @@ pub fn partition(
     let stores = stores::decide(&program, &assignments, &owners, &looped)?;
     let idle = idle::idle_rules(&program, &assignments, &stores);
     let update = place_update(&program, &assignments, &stores, &owners).map_err(|error| vec![error])?;
-    let gradient_stores = gradient_stores(&program, &assignments, &stores);
+    let gradient_stores = gradient_stores(&program, &assignments, &stores, &owners);
     let mut program = realise::realise(program.clone(), &assignments, &update, &stores, owners, leave)?;
     keep::keep_parts(&mut program, &assignments, &stores);
     let uses = program.states.iter().map(|state| assignments.placement(state.value)).collect();
@@ -92,10 +92,19 @@ pub fn partition(
 }
 
 /// A gradient rests as its parameter is used, split further by what its store adds.
-fn gradient_stores(program: &Program, assignments: &Assignments<'_>, stores: &Stores) -> Vec<Type> {
-    let parameters = program.states.iter().zip(&stores.gradients);
-    let of_parameter = parameters.filter_map(|(state, shards)| {
-        let gradient = program.values.values().find(|info| info.gradient_of == Some(state.value))?;
+fn gradient_stores(
+    program: &Program,
+    assignments: &Assignments<'_>,
+    stores: &Stores,
+    owners: &stores::Owners,
+) -> Vec<Type> {
+    let parameters = program.states.iter().zip(&stores.gradients).enumerate();
+    let of_parameter = parameters.filter_map(|(index, (state, shards))| {
+        let is_its = |value: Value| {
+            owners[value] == Some(index) && program.ty(value).dims == program.ty(state.value).dims
+        };
+        let mut gradients = program.values.iter().filter(|(_, info)| info.gradient_of.is_some());
+        let (_, gradient) = gradients.find(|&(value, _)| is_its(value))?;
         let mut placement = assignments.placement(state.value);
         for &(dim, entry) in shards {
             for &axis in &assignments.entries[entry].axes {
@@ -154,7 +163,7 @@ fn seed_rule(
     entries: &[(Entry, Dim)],
 ) -> Result<(), PlacementError> {
     let values = select(program, rule).map_err(|unknown| unknown_path(rule, &unknown))?;
-    let has_any = |value: &&dtlc_ir::Value| rule.dims.iter().any(|&dim| program.ty(**value).has(dim));
+    let has_any = |value: &&Value| rule.dims.iter().any(|&dim| program.ty(**value).has(dim));
     if !values.iter().any(|value| has_any(&value)) && !values.is_empty() {
         return Err(no_match(program, rule));
     }
@@ -203,7 +212,7 @@ fn not_divisible(
     program: &Program,
     assignments: &Assignments<'_>,
     rule: &RuleRequest,
-    value: dtlc_ir::Value,
+    value: Value,
     dim: Dim,
 ) -> PlacementError {
     let size = program.dims[dim].size;

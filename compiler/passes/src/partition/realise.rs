@@ -13,8 +13,8 @@ use super::propagate::{Chosen, choose, is_update};
 use super::stores::{Owners, Stores, add_shards};
 use cranelift_entity::{EntitySet, SecondaryMap};
 use dtlc_ir::{
-    Axis, Inst, Literal, Op, Origin, Phase, Placement, Program, ReduceOp, Region, ScalarOp, StateKind, Type,
-    Value,
+    Axis, Inst, Literal, Op, Origin, Phase, Placement, Program, ReduceOp, Region, Role, ScalarOp, StateKind,
+    Type, Value,
 };
 use smallvec::SmallVec;
 
@@ -201,8 +201,29 @@ impl Realiser<'_> {
                 self.settle(arg, placement);
             }
         }
+        if self.is_narrowed_weight(&inst) {
+            // Converted where it is stored, a weight moves in the smaller type.
+            let placement = self.program.ty(inst.args[0]).placement.clone();
+            let name = self.program.values[inst.args[0]].name.clone();
+            let converted = &mut self.program.values[inst.results[0]];
+            converted.ty.placement = placement;
+            converted.name = converted.name.take().or(name);
+            self.push(inst);
+            return Ok(());
+        }
         self.split(inst);
         Ok(())
+    }
+
+    fn is_narrowed_weight(&self, inst: &Inst) -> bool {
+        let is_weight = |&value: &Value| self.program.values[value].role == Role::Parameter;
+        let (Op::Map(ScalarOp::Cast), [arg], [result]) = (&inst.op, &inst.args[..], &inst.results[..]) else {
+            return false;
+        };
+        let bytes = |value: Value| self.program.ty(value).dtype.bytes();
+        [arg, result].into_iter().all(is_weight)
+            && bytes(*result) < bytes(*arg)
+            && self.freedom[*arg] == Freedom::None
     }
 
     /// Brings the arguments to where the chosen factors need them and places the results.

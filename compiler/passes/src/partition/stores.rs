@@ -8,7 +8,7 @@ use super::mesh::Entry;
 use super::request::{RuleKind, RuleRequest, role_name};
 use super::select::{has_role, select};
 use cranelift_entity::SecondaryMap;
-use dtlc_ir::{Axis, Dim, Inst, Op, Placement, Program, Region, Role, StateKind, Value};
+use dtlc_ir::{Axis, Dim, Inst, Op, Placement, Program, Region, Role, ScalarOp, StateKind, Value};
 use smallvec::SmallVec;
 
 /// A dimension that a store adds, on the axes of an entry.
@@ -58,12 +58,15 @@ fn own_region(program: &Program, region: &Region, owners: &mut Owners) {
     }
 }
 
-/// A gradient belongs to its parameter's owner; what is made from one gradient alone belongs there too.
+/// A gradient belongs to its parameter's owner; what is made from one gradient alone belongs there too, and so does a parameter in
+/// another type.
 fn own_results(program: &Program, inst: &Inst, owners: &mut Owners) {
     for &result in &inst.results {
         let info = &program.values[result];
         if let Some(value) = info.gradient_of {
             owners[result] = owners[value];
+        } else if info.role == Role::Parameter && inst.op == Op::Map(ScalarOp::Cast) {
+            owners[result] = owners[inst.args[0]];
         } else if info.role == Role::Gradient && owners[result].is_none() {
             let known = inst.args.iter().filter(|&&arg| program.values[arg].role == Role::Gradient);
             owners[result] = known.filter_map(|&arg| owners[arg]).next();
