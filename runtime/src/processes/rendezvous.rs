@@ -378,7 +378,17 @@ fn read_table(stream: &mut impl Read, ranks: usize) -> io::Result<Vec<(usize, So
 
 #[cfg(test)]
 mod tests {
-    use super::read_table;
+    use super::{in_words, read_table};
+    use std::io::{self, ErrorKind};
+
+    #[test]
+    fn a_connection_that_failed_is_told_in_words() {
+        let error = io::Read::read_exact(&mut &[0; 3][..], &mut [0; 4]).expect_err("there are three");
+        assert_eq!(in_words(&error), "it closed the connection");
+        // What a socket says whose time to read is up.
+        assert_eq!(in_words(&io::Error::from_raw_os_error(11)), "it said nothing in time");
+        assert_eq!(in_words(&io::Error::new(ErrorKind::InvalidData, "a stranger")), "a stranger");
+    }
 
     #[test]
     fn a_table_of_addresses_is_read_or_refused() {

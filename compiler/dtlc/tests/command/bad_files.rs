@@ -149,7 +149,8 @@ fn shapes_and_types_that_disagree() {
     );
     let short = [("tokens".to_owned(), HostTensor::from_u32(&[2, 4, 7], &tokens(56)))].into();
     save(&dtlc, "steps.safetensors", &short);
-    refused(&dtlc, &train(&["--data", "steps.safetensors"]), &["tokens", "labels"]);
+    let parts = ["`tokens` has shape [2, 4, 7], and [steps, 4, 8] is", "no `labels` of shape [steps, 4, 8]"];
+    refused(&dtlc, &train(&["--data", "steps.safetensors"]), &parts);
     save(&dtlc, "steps.safetensors", &IndexMap::new());
     refused(&dtlc, &train(&["--data", "steps.safetensors"]), &["tokens"]);
 }
@@ -381,7 +382,7 @@ fn set_mode(dtlc: &Dtlc, name: &str, mode: u32) {
     std::fs::set_permissions(dtlc.path(name), std::fs::Permissions::from_mode(mode)).expect("it is set");
 }
 
-/// What the commands write to a place: `run`, `build`, `fmt` of a file that is loose.
+/// The commands that write to a place which they are given.
 fn writers(place: &str) -> [Vec<&str>; 2] {
     [[&RUN[..7], &[place]].concat(), vec!["build", "tiny.dtl", "-p", "one", "-o", place]]
 }
