@@ -271,6 +271,12 @@ impl Session {
         self.program.mesh.ranks() as usize
     }
 
+    /// Whether the ranks run on a CUDA device, and not on the CPU.
+    #[must_use]
+    pub fn is_on_device(&self) -> bool {
+        matches!(self.memories, Memories::Device(_))
+    }
+
     /// Bytes that one rank touches in a step, as planned.
     #[must_use]
     pub fn rank_bytes(&self) -> u64 {

@@ -25,6 +25,8 @@ pub struct TrainOptions {
     pub last_step: u64,
     /// Seed of what is random in a step.
     pub seed: u64,
+    /// A digest of the files that the state was set from, the same in all processes of a run; 0 if there are none.
+    pub origin: u64,
     /// Where checkpoints go, if any are wanted.
     pub checkpoints: Option<Checkpoints>,
 }
@@ -88,8 +90,8 @@ pub fn train(
     }
     let mut done = options.first_step.saturating_sub(1);
     let mut saved = None;
-    let fingerprint = data.fingerprint();
-    agree(session, &fingerprint, options)?;
+    agree(session, data, options)?;
+    let fingerprint = options.checkpoints.as_ref().map_or(Ok(String::new()), |_| data.fingerprint())?;
     for step in options.first_step..=options.last_step {
         if session.any(stop.load(Ordering::Relaxed))? {
             break;
@@ -121,8 +123,13 @@ pub fn train(
 }
 
 /// Makes sure that all processes are about to train the same.
-fn agree(session: &Session, fingerprint: &str, options: &TrainOptions) -> Result<()> {
-    session.agree("their data (`--data`)", u64::from_str_radix(fingerprint, 16).unwrap_or(0))?;
+fn agree(session: &Session, data: &Data, options: &TrainOptions) -> Result<()> {
+    if session.is_alone() {
+        return Ok(());
+    }
+    session.agree("where they run (`--device`)", u64::from(session.is_on_device()))?;
+    session.agree("their data (`--data`)", data.digest()?)?;
+    session.agree("what they start from (`--weights`, or the checkpoint)", options.origin)?;
     session.agree("the seed", options.seed)?;
     session.agree("the first step, as their checkpoints have it", options.first_step)?;
     session.agree("the number of steps (`--steps`)", options.last_step)?;

@@ -57,7 +57,7 @@ fn started() -> (Session, Data, tempfile::TempDir) {
 }
 
 fn options(first_step: u64, last_step: u64, checkpoints: Option<Checkpoints>) -> TrainOptions {
-    TrainOptions { first_step, last_step, seed: 1, checkpoints }
+    TrainOptions { first_step, last_step, seed: 1, origin: 0, checkpoints }
 }
 
 #[test]

@@ -267,8 +267,8 @@ pub struct Training {
     /// Steps of the whole run; with `--resume`, those of the checkpoint count.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: u64,
-    /// Start from these parameters (safetensors).
-    #[arg(long, value_name = "FILE")]
+    /// Start from these parameters (safetensors); not with `--resume`, which has the checkpoint's.
+    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     pub weights: Vec<PathBuf>,
     /// Write checkpoints to this folder: at the end, and as `--every` says.
     #[arg(long, value_name = "DIR")]

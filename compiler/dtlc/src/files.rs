@@ -4,10 +4,12 @@
 
 use crate::failure::Failure;
 use dtlc_lang::{Code, Diagnostic, Loaded, Loader};
+use dtlc_runtime::RuntimeError;
+use dtlc_runtime::files::output::{Purpose, write_whole};
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A source file larger than this is no source file.
@@ -33,7 +35,7 @@ pub fn unusable(path: &Path, reason: &dyn Display) -> Failure {
 /// # Errors
 /// A diagnostic where the system refuses.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    try_write(path, bytes, Kind::Document).map_err(|error| unusable(path, &error))
+    write_as(path, bytes, Purpose::Document)
 }
 
 /// The same for a file that can be executed.
@@ -41,7 +43,29 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 /// # Errors
 /// As [`write()`].
 pub fn write_executable(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    try_write(path, bytes, Kind::Executable).map_err(|error| unusable(path, &error))
+    write_as(path, bytes, Purpose::Executable)
+}
+
+/// Refuses a place to write to that is one of the files that are read, under whatever name.
+///
+/// # Errors
+/// It is.
+pub fn refuse_own_input<'a>(
+    output: &Path,
+    inputs: impl IntoIterator<Item = &'a Path>,
+) -> Result<(), Failure> {
+    let identity = |path: &Path| fs::metadata(path).ok().map(|known| (known.dev(), known.ino()));
+    let Some(own) = identity(output) else { return Ok(()) };
+    match inputs.into_iter().find(|input| identity(input) == Some(own)) {
+        None => Ok(()),
+        Some(input) => {
+            let input = input.display();
+            Err(unusable(
+                output,
+                &format!("`{input}` is read, and this would write over it; name another file"),
+            ))
+        }
+    }
 }
 
 /// Finds `use a::b::…` as `a/b.dtl` beside the file that asks.
@@ -74,42 +98,7 @@ fn try_read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a file is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Document,
-    Executable,
-}
-
-fn try_write(path: &Path, bytes: &[u8], kind: Kind) -> io::Result<()> {
-    // A device or a pipe is written as it is: renaming would replace it.
-    if fs::metadata(path).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
-        return File::options().write(true).open(path)?.write_all(bytes);
-    }
-    let name = path.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it names no file"))?;
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let mut beside = std::ffi::OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}.part", std::process::id()));
-    let beside = folder.join(beside);
-    let written = write_through(&beside, bytes, kind).and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        // It may not even exist; the first error is the one to tell.
-        let _ = fs::remove_file(&beside);
-    }
-    written?;
-    File::open(folder)?.sync_all()
-}
-
-fn write_through(path: &Path, bytes: &[u8], kind: Kind) -> io::Result<()> {
-    let mode = match kind {
-        Kind::Document => 0o666,
-        Kind::Executable => 0o777,
-    };
-    let mut file = File::options().write(true).create(true).truncate(true).mode(mode).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+fn write_as(path: &Path, bytes: &[u8], purpose: Purpose) -> Result<(), Failure> {
+    let fill = |file: &mut File| file.write_all(bytes).map_err(|error| RuntimeError::file(path, &error));
+    Ok(write_whole(path, purpose, fill)?)
 }

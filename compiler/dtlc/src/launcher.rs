@@ -54,9 +54,26 @@ const LAUNCHERS: [Launcher; 4] = [
         size: "SLURM_STEP_NUM_TASKS",
         local_rank: "SLURM_LOCALID",
         local_size: "SLURM_STEP_TASKS_PER_NODE",
-        needs: "SLURM_STEP_ID",
+        needs: "SLURM_PROCID",
     },
 ];
+
+/// Whoever sets PyTorch's variables by hand or in its own way, as Kubernetes does, with a process on each machine.
+const BY_HAND: Launcher = Launcher {
+    name: "a launcher",
+    rank: "RANK",
+    size: "WORLD_SIZE",
+    local_rank: "LOCAL_RANK",
+    local_size: "LOCAL_WORLD_SIZE",
+    needs: "RANK",
+};
+
+/// Slurm where a task is not told of its step, but of its job, whose tasks are as many.
+const SLURM_JOB: Launcher =
+    Launcher { size: "SLURM_NTASKS", local_size: "SLURM_TASKS_PER_NODE", ..LAUNCHERS[3] };
+
+/// Slurm's steps that are not started by `srun`, such as the one that runs a batch script, have numbers from here on.
+const OWN_STEPS: u64 = 0xffff_fff0;
 
 /// Names that tell one run from another, so that processes of two never meet.
 const RUN_NAMES: [&str; 6] = [
@@ -91,47 +108,38 @@ impl Launched {
     /// What the environment says; nothing where this is the only process.
     ///
     /// # Errors
-    /// It contradicts itself.
+    /// It contradicts itself, or a variable has a value that it can't have.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Failure> {
-        let here =
-            |launcher: &&Launcher| variable(launcher.size).is_some() && variable(launcher.needs).is_some();
-        let Some(launcher) = LAUNCHERS.iter().find(here) else { return Ok(None) };
-        let number = |name: &str| -> Result<usize, Failure> {
-            let Some(told) = variable(name) else {
-                let Launcher { name: launcher, size, .. } = launcher;
-                return Err(Failure::Fault(format!("{launcher} tells {size} and not {name}")));
-            };
-            told.trim().parse().map_err(|_| {
-                Failure::Fault(format!("{} tells {name}=`{told}`, which is no number", launcher.name))
-            })
-        };
-        let ranks = number(launcher.size)?;
-        if ranks == 1 {
-            return Ok(None);
-        }
-        let rank = number(launcher.rank)?;
+        let Some((launcher, ranks)) = Launcher::of(&variable)? else { return Ok(None) };
+        let rank = launcher.number(launcher.rank, &variable)?;
         if rank >= ranks {
             let Launcher { name, rank: rank_name, size, .. } = launcher;
             let text = format!("{name} tells {rank_name}={rank} and {size}={ranks}: there is no such rank");
             return Err(Failure::Fault(text));
         }
-        let local_rank = variable(launcher.local_rank).and_then(|told| told.trim().parse().ok());
-        let local_ranks = variable(launcher.local_size).and_then(|told| leading_number(&told));
         let run: Vec<String> = RUN_NAMES.iter().filter_map(|name| variable(name)).collect();
         let run = run.join("/");
         let mut launched = Self { launcher, rank, ranks, local_rank: 0, local_ranks: 1, place: None, run };
-        launched.local_rank = local_rank.unwrap_or(0);
-        launched.local_ranks = local_ranks.unwrap_or(launched.local_rank as usize + 1).max(1);
-        launched.place = launched.find_place(variable);
+        if let Some(told) = variable(launcher.local_rank) {
+            let number = told.trim().parse().ok();
+            launched.local_rank = number.ok_or_else(|| launcher.unusable(launcher.local_rank, &told))?;
+        }
+        launched.local_ranks = match variable(launcher.local_size) {
+            Some(told) => leading_number(&told)
+                .filter(|&number| number > 0)
+                .ok_or_else(|| launcher.unusable(launcher.local_size, &told))?,
+            None => launched.local_rank as usize + 1,
+        };
+        launched.place = launched.find_place(variable)?;
         Ok(Some(launched))
     }
 
     /// What this process's environment says.
     ///
     /// # Errors
-    /// It contradicts itself.
+    /// As [`Launched::read`].
     pub fn here() -> Result<Option<Self>, Failure> {
-        Self::read(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
     /// Threads for this process's rank: its part of the machine's cores.
@@ -190,13 +198,25 @@ impl Launched {
 
     /// Where rank 0 is to be found: where the variables of PyTorch's launcher say, else on the first host of Slurm's step,
     /// else here, if all are here.
-    fn find_place(&self, variable: impl Fn(&str) -> Option<String>) -> Option<Place> {
-        let host = variable("MASTER_ADDR").or_else(|| {
-            let step = (self.launcher.name == "srun").then(|| variable("SLURM_STEP_NODELIST"))?;
-            step.as_deref().and_then(first_host)
-        });
-        let host = host.or_else(|| (self.local_ranks == self.ranks).then(|| "127.0.0.1".to_owned()))?;
-        let given = variable("MASTER_PORT").and_then(|port| port.trim().parse::<u16>().ok());
+    fn find_place(&self, variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, Failure> {
+        let host = match variable("MASTER_ADDR") {
+            Some(host) if host.trim().is_empty() => return Err(self.launcher.unusable("MASTER_ADDR", &host)),
+            Some(host) => Some(host),
+            None => {
+                let is_slurm = self.launcher.rank == SLURM_JOB.rank;
+                let step = is_slurm.then(|| variable("SLURM_STEP_NODELIST")).flatten();
+                step.as_deref().and_then(first_host)
+            }
+        };
+        let given = match variable("MASTER_PORT") {
+            Some(told) => match told.trim().parse::<u16>() {
+                Ok(port) if port > 0 => Some(port),
+                Ok(_) | Err(_) => return Err(self.launcher.unusable("MASTER_PORT", &told)),
+            },
+            None => None,
+        };
+        let host = host.or_else(|| (self.local_ranks == self.ranks).then(|| "127.0.0.1".to_owned()));
+        let Some(host) = host else { return Ok(None) };
         // There torchrun itself listens, where it says so.
         let shared = variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|told| told == "True");
         let first = match given {
@@ -206,7 +226,69 @@ impl Launched {
                 OWN_PORTS.start + u16::from_le_bytes([low, high]) % (OWN_PORTS.end - OWN_PORTS.start)
             }
         };
-        Some(Place { host, ports: (first..=u16::MAX).take(PORTS).collect() })
+        Ok(Some(Place { host, ports: (first..=u16::MAX).take(PORTS).collect() }))
+    }
+}
+
+impl Launcher {
+    /// Who started this process as one of several, and how many there are; nobody where it is the only one.
+    ///
+    /// What is meant for this process alone comes first. `RANK` and `WORLD_SIZE` may be those of a process around this one, so
+    /// they count where no other launcher says that there are several.
+    fn of(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<(&'static Self, usize)>, Failure> {
+        let here = |launcher: &&Self| variable(launcher.size).is_some() && variable(launcher.needs).is_some();
+        if let Some(launcher) = LAUNCHERS.iter().find(here) {
+            let ranks = launcher.number(launcher.size, variable)?;
+            if ranks != 1 {
+                return Ok(Some((launcher, ranks)));
+            }
+            if launcher.size == BY_HAND.size {
+                return Ok(None);
+            }
+        }
+        if variable(BY_HAND.size).is_some() || variable(BY_HAND.rank).is_some() {
+            let ranks = BY_HAND.number(BY_HAND.size, variable)?;
+            if ranks != 1 {
+                return Ok(Some((&BY_HAND, ranks)));
+            }
+        }
+        Self::of_slurm_job(variable)
+    }
+
+    /// A task of Slurm that knows its job's number of tasks only. A batch script knows it as well, as the task 0 that it is,
+    /// and is the only process: a step of `srun` or another task it can't be.
+    fn of_slurm_job(
+        variable: &impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<(&'static Self, usize)>, Failure> {
+        let [rank, size, step] = [SLURM_JOB.rank, SLURM_JOB.size, LAUNCHERS[3].size].map(variable);
+        if rank.is_none() || size.is_none() || step.is_some() {
+            return Ok(None);
+        }
+        let step = variable("SLURM_STEP_ID").and_then(|told| told.trim().parse::<u64>().ok());
+        let is_task = step.is_some_and(|step| step < OWN_STEPS);
+        let ranks = SLURM_JOB.number(SLURM_JOB.size, variable)?;
+        let is_one_of_several = ranks != 1 && (is_task || SLURM_JOB.number(SLURM_JOB.rank, variable)? > 0);
+        Ok(is_one_of_several.then_some((&SLURM_JOB, ranks)))
+    }
+
+    /// The number that a variable holds.
+    fn number(&self, name: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<usize, Failure> {
+        let Some(told) = variable(name) else {
+            let other = if name == self.size { self.rank } else { self.size };
+            let text = format!("{} tells {other} and not {name}; started alone, neither is set", self.name);
+            return Err(Failure::Fault(text));
+        };
+        told.trim().parse().map_err(|_| self.unusable(name, &told))
+    }
+
+    /// The failure that a variable has a value that it can't have.
+    fn unusable(&self, name: &str, told: &str) -> Failure {
+        let wanted = match name {
+            "MASTER_ADDR" => "the name of no host",
+            "MASTER_PORT" => "no port: a number from 1 to 65535",
+            _ => "no number",
+        };
+        Failure::Fault(format!("{} tells {name}=`{told}`, which is {wanted}", self.name))
     }
 }
 
@@ -266,8 +348,19 @@ mod tests {
             &[] as &[(&str, &str)],
             &[("OMPI_COMM_WORLD_SIZE", "1"), ("OMPI_COMM_WORLD_RANK", "0")],
             &[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")],
-            &[("WORLD_SIZE", "2"), ("RANK", "0")],
-            &[("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0")],
+            &[("WORLD_SIZE", "1"), ("RANK", "0")],
+            &[("WORLD_SIZE", "1")],
+            // A batch script of Slurm, whatever it calls its step.
+            &[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "4294967291")],
+            // torchrun with one process, in a step of several.
+            &[
+                ("WORLD_SIZE", "1"),
+                ("RANK", "0"),
+                ("LOCAL_RANK", "0"),
+                ("SLURM_STEP_NUM_TASKS", "2"),
+                ("SLURM_PROCID", "1"),
+            ],
+            &[("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")],
         ] {
             assert!(read_good(alone).is_none(), "{alone:?}");
         }
@@ -276,6 +369,18 @@ mod tests {
             (&[("PMI_SIZE", "2")], "PMI_SIZE and not PMI_RANK"),
             (&[("PMI_SIZE", "2"), ("PMI_RANK", "2")], "PMI_RANK=2 and PMI_SIZE=2"),
             (&[("WORLD_SIZE", "4"), ("LOCAL_RANK", "0"), ("RANK", "-1")], "RANK=`-1`"),
+            (&[("WORLD_SIZE", "4")], "WORLD_SIZE and not RANK"),
+            (&[("RANK", "0")], "RANK and not WORLD_SIZE"),
+            (&[("WORLD_SIZE", "abc"), ("RANK", "0")], "WORLD_SIZE=`abc`"),
+            (&[("WORLD_SIZE", ""), ("RANK", "0")], "WORLD_SIZE=``"),
+            (&[("WORLD_SIZE", "0"), ("RANK", "0")], "no such rank"),
+            (&[("WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "x")], "LOCAL_RANK=`x`"),
+            (&[("WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_WORLD_SIZE", "0")], "LOCAL_WORLD_SIZE=`0`"),
+            (&[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_PORT", "x")], "MASTER_PORT=`x`"),
+            (&[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_PORT", "99999")], "MASTER_PORT=`99999`"),
+            (&[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_PORT", "")], "MASTER_PORT=``"),
+            (&[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "")], "MASTER_ADDR=``"),
+            (&[("SLURM_NTASKS", "many"), ("SLURM_PROCID", "1")], "SLURM_NTASKS=`many`"),
         ] {
             let failure = read(wrong).expect_err("it contradicts itself");
             assert!(failure.status() == 3 && failure.text().contains(named), "{failure:?}");
@@ -317,6 +422,31 @@ mod tests {
         let place = it.place.expect("a place");
         assert_eq!(place.host, "gpu007");
         assert!(place.ports.len() == 8 && place.ports[0] >= 20_000, "{place}");
+    }
+
+    #[test]
+    fn a_process_that_is_told_half_is_still_one_of_several() {
+        // As Kubernetes tells it: a process on each machine.
+        let kubernetes =
+            [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "job-master-0"), ("MASTER_PORT", "23456")];
+        let it = read_good(&kubernetes).expect("several");
+        assert_eq!((it.rank, it.ranks, it.local_rank, it.local_ranks), (1, 2, 0, 1));
+        assert_eq!(it.place.expect("a place").to_string(), "job-master-0:23456 to 23463");
+        // There, mpirun starts one of its own, and one of several.
+        let one = [&kubernetes[..], &[("PMI_SIZE", "1"), ("PMI_RANK", "0")]].concat();
+        assert_eq!(read_good(&one).expect("several").launcher.name, "a launcher");
+        let four = [&kubernetes[..], &[("PMI_SIZE", "4"), ("PMI_RANK", "3")]].concat();
+        assert_eq!(read_good(&four).map(|it| (it.launcher.name, it.rank, it.ranks)), Some(("mpiexec", 3, 4)));
+        for slurm in [
+            &[("SLURM_NTASKS", "2"), ("SLURM_PROCID", "1")] as &[(&str, &str)],
+            &[("SLURM_NTASKS", "2"), ("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0")],
+            &[("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1")],
+        ] {
+            let it = read_good(slurm).expect("several");
+            assert_eq!((it.launcher.name, it.rank, it.ranks), ("srun", 1, 2), "{slurm:?}");
+        }
+        let first = [("SLURM_NTASKS", "2"), ("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "0")];
+        assert_eq!(read_good(&first).map(|it| it.ranks), Some(2));
     }
 
     #[test]

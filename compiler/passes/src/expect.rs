@@ -1,6 +1,6 @@
 //! Checks a plan's contracts against the program that came out: collective counts and peak memory.
 
-use crate::report::{CollectiveUse, collectives};
+use crate::report::{CollectiveUse, collectives, counted_layers};
 use dtlc_ir::{CollectiveKind, Program};
 use dtlc_lang::plan::Expect;
 use dtlc_lang::source::Span;
@@ -27,6 +27,30 @@ const KINDS: [CollectiveKind; 5] = [
     CollectiveKind::AllToAll,
     CollectiveKind::Permute,
 ];
+
+/// A contract about a layer that collectives are not counted for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uncounted {
+    /// The layer.
+    pub layer: String,
+    /// The contract.
+    pub span: Span,
+    /// The layers that they are counted for.
+    pub counted: Vec<String>,
+}
+
+/// The contracts that would hold or fail for nothing: only a layer whose runs are a loop has calls of its own, those of all
+/// others are the step's.
+pub fn uncounted(program: &Program, contracts: &[Expect]) -> Vec<Uncounted> {
+    let counted = counted_layers(program);
+    let of_layer = |contract: &Expect| match contract {
+        Expect::Collectives { layer: Some(layer), span, .. } if !counted.contains(layer) => {
+            Some(Uncounted { layer: layer.clone(), span: *span, counted: counted.clone() })
+        }
+        Expect::Collectives { .. } | Expect::Peak { .. } => None,
+    };
+    contracts.iter().filter_map(of_layer).collect()
+}
 
 /// Checks all contracts of a plan on a lowered program that needs `peak` bytes on a rank. Returns those broken.
 pub fn check_contracts(program: &Program, contracts: &[Expect], peak: u64) -> Vec<BrokenContract> {

@@ -36,6 +36,20 @@ pub fn collectives(program: &Program) -> Vec<CollectiveUse> {
     uses
 }
 
+/// The layers whose loops collectives are counted in, each once.
+pub fn counted_layers(program: &Program) -> Vec<String> {
+    fn walk(program: &Program, region: &Region, found: &mut Vec<String>) {
+        for body in region.insts.iter().filter_map(|inst| inst.op.region()) {
+            let layer = layer_of(program, body).map(|layer| program.scopes[layer].layer.clone());
+            found.extend(layer.filter(|layer| !found.contains(layer)));
+            walk(program, body, found);
+        }
+    }
+    let mut found = Vec::new();
+    walk(program, &program.main, &mut found);
+    found
+}
+
 /// The loops around an instruction.
 struct Loops {
     /// Iterations of all of them.

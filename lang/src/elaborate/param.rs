@@ -1,11 +1,12 @@
 //! Parameters: their type, kind, initialiser and names.
 
 use super::context::Elaborator;
+use super::path::{ParamNames, have_one_name};
 use super::value::{Env, InstanceId, Value};
 use crate::ast::{self, Argument, Expr, ExprKind, Ident};
 use crate::codes::Code;
 use crate::diagnostic::Diagnostic;
-use crate::model::{Binding, DimId, Init, Param, ParamKind, Target};
+use crate::model::{Binding, DimId, Element, Init, Param, ParamKind, Target};
 
 impl<'p> Elaborator<'p> {
     pub fn param_member(&mut self, id: InstanceId, param: &'p ast::Param) {
@@ -13,7 +14,7 @@ impl<'p> Elaborator<'p> {
             return;
         }
         let env = self.env_of(id);
-        let ty = self.written_type(&env, &param.ty);
+        let ty = self.written_type(&env, &param.ty).filter(|ty| self.trainable(ty.element, param));
         let kind = match param.kind {
             None | Some(ast::ParamKind::Weight) => ParamKind::Weight,
             Some(ast::ParamKind::Norm) => ParamKind::Norm,
@@ -33,6 +34,7 @@ impl<'p> Elaborator<'p> {
                 let whole: Vec<DimId> = stack.iter().chain(&ty.dims).copied().collect();
                 self.tensor(ty.element, whole, param.ty.span).map(|_| {
                     let names = self.param_names(&param.name.name, param.checkpoint_name.as_ref());
+                    self.check_file_name(&names, &stack, param);
                     let declared = self.params.push(Param {
                         path: names.plain,
                         numbered: names.numbered,
@@ -55,6 +57,47 @@ impl<'p> Elaborator<'p> {
             (Some(_) | None, Some(_) | None) => None,
         };
         self.instances[id].params.insert(param.name.name.clone(), declared);
+    }
+
+    /// Whether a parameter of this type can be trained; else a report.
+    fn trainable(&mut self, element: Element, param: &ast::Param) -> bool {
+        let word = match element {
+            Element::Float | Element::F32 | Element::Bf16 => return true,
+            Element::I32 => "i32",
+            Element::U32 => "u32",
+            Element::Bool => "bool",
+        };
+        self.report(
+            Diagnostic::error(Code::ElementMismatch, format!("`{word}` can't be trained"))
+                .label(param.ty.span, "the type of a parameter")
+                .why("a parameter moves against its gradient, and only numbers with a fraction have one")
+                .hint("a parameter of floats, or an input of `loss`"),
+        );
+        false
+    }
+
+    /// Reports a parameter that has another's name in files.
+    fn check_file_name(&mut self, names: &ParamNames, stack: &[DimId], param: &ast::Param) {
+        let name = names.alias.as_ref().unwrap_or(&names.numbered);
+        let sizes = |stack: &[DimId]| stack.iter().map(|&dim| self.dims[dim].size).collect::<Vec<_>>();
+        let own = (name.as_str(), &sizes(stack)[..]);
+        let is_same = |other: &&Param| {
+            let name = other.alias.as_ref().unwrap_or(&other.numbered);
+            have_one_name(own, (name, &sizes(&other.stack)))
+        };
+        let Some(other) = self.params.values().find(is_same) else { return };
+        let (path, first) = (other.path.clone(), other.span);
+        let written = self.path.iter().rev().find_map(|segment| segment.checkpoint.as_ref());
+        let written = param.checkpoint_name.as_ref().or(written).map(|written| written.span);
+        let title = format!("`{}` and `{path}` are both called `{name}` in files", names.plain);
+        let mut diagnostic = Diagnostic::error(Code::DuplicateName, title)
+            .label(written.unwrap_or(param.name.span), "the second");
+        if written.is_none() {
+            diagnostic = diagnostic.label(first, "the first");
+        }
+        self.report(
+            diagnostic.why("weights and checkpoints hold parameters by name: `as` has to keep them apart"),
+        );
     }
 
     fn initialiser(&mut self, env: &Env, init: &'p Expr) -> Option<Init> {

@@ -86,3 +86,48 @@ fn pair<'a>(text: &'a str, key: &str) -> Option<&'a str> {
         .find(|(known, _)| known.trim() == key)
         .map(|(_, name)| name.trim())
 }
+
+/// Whether a tensor can have both names, each with the sizes of the stack whose numbers stand for its `{}`.
+pub(super) fn have_one_name(left: (&str, &[u64]), right: (&str, &[u64])) -> bool {
+    let (left, right) = (segments(left), segments(right));
+    left.len() == right.len()
+        && left.iter().zip(&right).all(|pair| match pair {
+            (Segment::Word(left), Segment::Word(right)) => left == right,
+            (Segment::Below(size), Segment::Word(word)) | (Segment::Word(word), Segment::Below(size)) => {
+                word.parse::<u64>().is_ok_and(|number| number < *size && number.to_string() == *word)
+            }
+            (Segment::Below(_), Segment::Below(_)) => true,
+        })
+}
+
+/// A part of a name between dots.
+enum Segment<'a> {
+    Word(&'a str),
+    /// A number below this.
+    Below(u64),
+}
+
+fn segments<'a>((name, sizes): (&'a str, &[u64])) -> Vec<Segment<'a>> {
+    let mut sizes = sizes.iter();
+    let segment = |word: &'a str| match word {
+        "{}" => sizes.next().map_or(Segment::Word(word), |&size| Segment::Below(size)),
+        word => Segment::Word(word),
+    };
+    name.split('.').map(segment).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::have_one_name;
+
+    #[test]
+    fn names_with_numbers_meet_where_a_number_can_stand() {
+        assert!(have_one_name(("a.w", &[]), ("a.w", &[])));
+        assert!(!have_one_name(("a.w", &[]), ("b.w", &[])));
+        assert!(have_one_name(("h.{}.w", &[3]), ("h.2.w", &[])));
+        assert!(!have_one_name(("h.{}.w", &[3]), ("h.3.w", &[])));
+        assert!(!have_one_name(("h.{}.w", &[3]), ("h.02.w", &[])));
+        assert!(have_one_name(("h.{}.w", &[3]), ("h.{}.w", &[4])));
+        assert!(!have_one_name(("h.{}.w", &[3]), ("h.{}.x.w", &[4])));
+    }
+}

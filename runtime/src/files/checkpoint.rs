@@ -86,19 +86,12 @@ pub fn data_of(path: &Path) -> Result<Option<String>> {
 /// several processes all call this, and that of rank 0 writes.
 ///
 /// # Errors
-/// The system refuses; a process does not come.
+/// The system refuses; a process does not come; a value is not finite, so that the run is lost: nothing is written then.
 pub fn save(session: &Session, folder: &Path, progress: Progress, data: &str) -> Result<PathBuf> {
     let path = path_of(folder, progress.step);
-    let item = |(index, tensor): (usize, &StateTensor)| Item {
-        name: key(tensor),
-        dtype: tensor.layout.dtype,
-        shape: tensor.layout.global_shape(),
-        bytes: Box::new(move || {
-            let whole = session.collect_state(StateId(index as u32))?;
-            Ok(whole.map(|whole| whole.bytes).unwrap_or_default())
-        }),
-    };
-    let items = session.program().state.iter().enumerate().map(item).collect();
+    let state = session.program().state.iter().enumerate();
+    let items =
+        state.map(|(index, tensor)| item(session, StateId(index as u32), tensor, progress.step)).collect();
     if !session.is_first() {
         give(items)?;
         return Ok(path);
@@ -113,6 +106,28 @@ pub fn save(session: &Session, folder: &Path, progress: Progress, data: &str) ->
     ]);
     write(&path, items, &metadata)?;
     Ok(path)
+}
+
+/// A state tensor that is saved after a step, in which all has to be finite.
+fn item<'a>(session: &'a Session, id: StateId, tensor: &'a StateTensor, step: u64) -> Item<'a> {
+    let bytes = move || {
+        let whole = session.collect_state(id)?;
+        let bytes = whole.map(|whole| whole.bytes).unwrap_or_default();
+        match find_float(tensor.layout.dtype, &bytes, Refused::NotFinite) {
+            None => Ok(bytes),
+            Some((at, value)) => Err(RuntimeError::Fault(format!(
+                "after step {step} `{}` holds {value} (element {at}): the run is lost, so it ends here, and no checkpoint is \
+                 written of it",
+                key(tensor)
+            ))),
+        }
+    };
+    Item {
+        name: key(tensor),
+        dtype: tensor.layout.dtype,
+        shape: tensor.layout.global_shape(),
+        bytes: Box::new(bytes),
+    }
 }
 
 /// Sets all state from a checkpoint, which may have been written under another sharding.
@@ -131,6 +146,12 @@ pub fn load(session: &mut Session, path: &Path) -> Result<Progress> {
         number.ok_or_else(|| RuntimeError::file(path, &format!("it does not say its {key}")))
     };
     let progress = Progress { step: number("step")?, seed: number("seed")? };
+    if progress.step == u64::MAX {
+        return Err(RuntimeError::file(
+            path,
+            &format!("it says that it is of step {}, and none follows", u64::MAX),
+        ));
+    }
     let program = session.program().clone();
     let problems = differences(&file, &program.state);
     if !problems.is_empty() {

@@ -7,7 +7,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
+use super::digest::{add_file, number};
 use super::order::Order;
 use super::steps::StepData;
 use super::text::read_text;
@@ -52,7 +54,14 @@ impl DataOptions {
 
 /// Data for the steps of a program.
 #[derive(Debug)]
-pub enum Data {
+pub struct Data {
+    supply: Supply,
+    /// Reading all of it takes a while, so that is done once.
+    digest: OnceLock<u64>,
+}
+
+#[derive(Debug)]
+enum Supply {
     /// A stream of tokens.
     Tokens(TokenData),
     /// Tensors with a leading step dimension.
@@ -74,7 +83,7 @@ impl Data {
             return Err(RuntimeError::input("there is no data"));
         }
         if all("safetensors") {
-            return Ok(Self::Steps(StepData::open(paths, program)?));
+            return Ok(Self::of(Supply::Steps(StepData::open(paths, program)?)));
         }
         let source = if all("bin") {
             TokenSource::open_files(paths, options.width)?
@@ -94,36 +103,52 @@ impl Data {
             }
             TokenSource::Bytes(bytes)
         };
-        Ok(Self::Tokens(TokenData::new(source, program, options)?))
+        Ok(Self::of(Supply::Tokens(TokenData::new(source, program, options)?)))
+    }
+
+    fn of(supply: Supply) -> Self {
+        Self { supply, digest: OnceLock::new() }
     }
 
     /// Holds integers of safetensors files to what they index; tokens are held to the vocabulary.
     #[must_use]
     pub fn held_to(mut self, bounds: Vec<IndexBound>) -> Self {
-        if let Self::Steps(data) = &mut self {
+        if let Supply::Steps(data) = &mut self.supply {
             data.bounds = bounds;
         }
         self
     }
 
-    /// A digest that tells this data from other, so that a run that goes on with other data can say so. Of token and
-    /// safetensors files it sees sizes, not contents.
-    #[must_use]
-    pub fn fingerprint(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        match self {
-            Self::Tokens(data) => data.source.describe(&mut hasher),
-            Self::Steps(data) => data.describe(&mut hasher),
+    /// A digest of all of it, so that processes with other data, or a run that goes on with other, can say so.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn digest(&self) -> Result<u64> {
+        if let Some(&known) = self.digest.get() {
+            return Ok(known);
         }
-        hasher.finalize().to_hex()[..16].to_owned()
+        let mut hasher = blake3::Hasher::new();
+        match &self.supply {
+            Supply::Tokens(data) => data.source.describe(&mut hasher)?,
+            Supply::Steps(data) => data.describe(&mut hasher)?,
+        }
+        Ok(*self.digest.get_or_init(|| number(&hasher)))
+    }
+
+    /// The same as text, for a checkpoint.
+    ///
+    /// # Errors
+    /// As [`Data::digest`].
+    pub fn fingerprint(&self) -> Result<String> {
+        Ok(format!("{:016x}", self.digest()?))
     }
 
     /// How many steps there are; `None` if they go on for ever.
     #[must_use]
     pub fn steps(&self) -> Option<u64> {
-        match self {
-            Self::Tokens(_) => None,
-            Self::Steps(data) => Some(data.steps()),
+        match &self.supply {
+            Supply::Tokens(_) => None,
+            Supply::Steps(data) => Some(data.steps()),
         }
     }
 
@@ -132,9 +157,9 @@ impl Data {
     /// # Errors
     /// The data ends before the step, can't be read, or has a token outside the vocabulary.
     pub fn feed(&self, session: &mut Session, step: u64) -> Result<()> {
-        let batch = match self {
-            Self::Tokens(data) => data.batch(session.program(), step)?,
-            Self::Steps(data) => data.batch(session.program(), step)?,
+        let batch = match &self.supply {
+            Supply::Tokens(data) => data.batch(session.program(), step)?,
+            Supply::Steps(data) => data.batch(session.program(), step)?,
         };
         let inputs = session.program().inputs.clone();
         inputs.iter().zip(batch).try_for_each(|(input, bytes)| session.set_input_bytes(input, &bytes))?;
@@ -175,17 +200,19 @@ impl TokenSource {
         Ok(Self::Files { files: paths.iter().map(open).collect::<Result<_>>()?, width })
     }
 
-    fn describe(&self, hasher: &mut blake3::Hasher) {
+    fn describe(&self, hasher: &mut blake3::Hasher) -> Result<()> {
         match self {
             Self::Bytes(bytes) => {
                 hasher.update(bytes);
             }
             Self::Files { files, width } => {
-                for file in files {
-                    hasher.update(format!("{} of {width}\n", file.tokens).as_bytes());
+                hasher.update(format!("tokens of {width}\n").as_bytes());
+                for TokenFile { file, path, .. } in files {
+                    add_file(hasher, file, path)?;
                 }
             }
         }
+        Ok(())
     }
 
     fn tokens(&self) -> u64 {

@@ -5,8 +5,10 @@
 
 pub mod checkpoint;
 pub mod data;
+pub mod digest;
 pub mod names;
 mod order;
+pub mod output;
 pub mod safetensors;
 mod steps;
 mod text;

@@ -1,8 +1,7 @@
 //! Reads and writes safetensors files, tensor by tensor.
 //!
 //! The header's JSON is parsed by the `safetensors` crate; what it says is held against the file's
-//! length before anything is allocated. Writing goes to a file beside the target, which then takes
-//! the target's place, so that a crash leaves the old file or the new one.
+//! length before anything is allocated. A file is written whole or not at all.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,6 +14,8 @@ use indexmap::IndexMap;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
+use super::digest::add_file;
+use super::output::{Purpose, write_whole};
 use crate::error::{Result, RuntimeError};
 use crate::program::DType;
 use crate::tensor::{FileType, HostTensor, convert};
@@ -105,6 +106,14 @@ impl TensorFile {
     #[must_use]
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
+    }
+
+    /// Adds all that the file holds to a digest.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub(super) fn add_to(&self, hasher: &mut blake3::Hasher) -> Result<()> {
+        add_file(hasher, &self.file, &self.path)
     }
 
     /// The bytes of one of its tensors, converted to a type.
@@ -212,15 +221,7 @@ impl<'a> Item<'a> {
 pub fn write(path: &Path, mut items: Vec<Item<'_>>, metadata: &BTreeMap<String, String>) -> Result<()> {
     sort(&mut items);
     let header = header(&items, metadata)?;
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}.tmp", std::process::id()));
-    let temporary = PathBuf::from(temporary);
-    let result = write_items(&temporary, &header, &items).and_then(|()| replace(&temporary, path));
-    if result.is_err() {
-        // The first error is the one to report.
-        let _ = std::fs::remove_file(&temporary);
-    }
-    result
+    write_whole(path, Purpose::Document, |file| write_items(path, file, &header, &items))
 }
 
 /// Asks for every item's bytes in the order of a file, and writes none: they go to another process, which does.
@@ -258,25 +259,15 @@ fn header(items: &[Item<'_>], metadata: &BTreeMap<String, String>) -> Result<Vec
     Ok(header)
 }
 
-fn write_items(path: &Path, header: &[u8], items: &[Item<'_>]) -> Result<()> {
+fn write_items(path: &Path, file: &mut File, header: &[u8], items: &[Item<'_>]) -> Result<()> {
     let failed = |error: std::io::Error| RuntimeError::file(path, &error);
-    let mut writer = BufWriter::new(File::create(path).map_err(failed)?);
+    let mut writer = BufWriter::new(file);
     writer.write_all(&(header.len() as u64).to_le_bytes()).map_err(failed)?;
     writer.write_all(header).map_err(failed)?;
     for item in items {
         writer.write_all(&(item.bytes)()?).map_err(failed)?;
     }
-    let file = writer.into_inner().map_err(|error| failed(error.into_error()))?;
-    file.sync_all().map_err(failed)
-}
-
-/// Puts a finished file in the place of another and makes that last.
-fn replace(temporary: &Path, path: &Path) -> Result<()> {
-    std::fs::rename(temporary, path).map_err(|error| RuntimeError::file(path, &error))?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or_else(|| Path::new("."));
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| RuntimeError::file(folder, &error))
+    writer.flush().map_err(failed)
 }
 
 fn file_type(dtype: Dtype) -> Option<FileType> {

@@ -76,11 +76,9 @@ impl StepData {
         }
     }
 
-    /// What tells this data from other.
-    pub(super) fn describe(&self, hasher: &mut blake3::Hasher) {
-        for (file, steps) in &self.files {
-            hasher.update(format!("{steps} {:?}", file.entries()).as_bytes());
-        }
+    /// What tells this data from other: all of it.
+    pub(super) fn describe(&self, hasher: &mut blake3::Hasher) -> Result<()> {
+        self.files.iter().try_for_each(|(file, _)| file.add_to(hasher))
     }
 }
 
@@ -124,14 +122,16 @@ fn supply<'a>(file: &TensorFile, input: &'a Input) -> std::result::Result<(&'a s
     {
         return Ok((TOKENS, Supply::From(first)));
     }
+    let sizes: String = shape.iter().map(|size| format!(", {size}")).collect();
+    let wanted = format!("[steps{sizes}]");
     Err(match file.entries().get(&input.name) {
         Some(entry) => {
             format!(
-                "`{}` has shape {:?}, it should be a step dimension and {shape:?}",
+                "`{}` has shape {:?}, and {wanted} is wanted: one {shape:?} for each step",
                 input.name, entry.shape
             )
         }
-        None => format!("there is no `{}`, a step dimension and {shape:?}", input.name),
+        None => format!("there is no `{}` of shape {wanted}, one {shape:?} for each step", input.name),
     })
 }
 

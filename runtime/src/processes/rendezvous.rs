@@ -103,7 +103,7 @@ fn visit_all(place: &Place, party: &Party, timeout: Duration) -> Result<Vec<Opti
             "rank 0 at {place} still waits for other ranks after {} s",
             timeout.as_secs_f64()
         )),
-        _ => RuntimeError::Fault(format!("rank 0 at {place} gave up: {error}")),
+        _ => RuntimeError::Fault(format!("rank 0 at {place} gave up: {}", in_words(&error))),
     })?;
     streams[0] = Some(stream);
     // One that is known to be there may still be busy calling others.
@@ -223,7 +223,7 @@ fn call_first(
         for &port in &place.ports {
             match try_port(place, port, party, deadline) {
                 Ok(found) => return Ok(found),
-                Err(error) => reasons.push(error.to_string()),
+                Err(error) => reasons.push(in_words(&error)),
             }
         }
         if Instant::now() >= deadline {
@@ -271,6 +271,17 @@ fn nonce() -> io::Result<[u8; 16]> {
     let mut nonce = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut nonce)?;
     Ok(nonce)
+}
+
+/// Why a connection failed. What the system says of one that was closed or kept waiting is about its calls.
+fn in_words(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            "it closed the connection".to_owned()
+        }
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it said nothing in time".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 fn stranger(who: &str) -> io::Error {
@@ -367,7 +378,17 @@ fn read_table(stream: &mut impl Read, ranks: usize) -> io::Result<Vec<(usize, So
 
 #[cfg(test)]
 mod tests {
-    use super::read_table;
+    use super::{in_words, read_table};
+    use std::io::{self, ErrorKind};
+
+    #[test]
+    fn a_connection_that_failed_is_told_in_words() {
+        let error = io::Read::read_exact(&mut &[0; 3][..], &mut [0; 4]).expect_err("there are three");
+        assert_eq!(in_words(&error), "it closed the connection");
+        // What a socket says whose time to read is up.
+        assert_eq!(in_words(&io::Error::from_raw_os_error(11)), "it said nothing in time");
+        assert_eq!(in_words(&io::Error::new(ErrorKind::InvalidData, "a stranger")), "a stranger");
+    }
 
     #[test]
     fn a_table_of_addresses_is_read_or_refused() {

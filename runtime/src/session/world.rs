@@ -52,6 +52,12 @@ impl Session {
         self.world.here().contains(&0)
     }
 
+    /// Whether all ranks are in this process.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        matches!(self.world, World::Here(_))
+    }
+
     /// Makes sure that something is the same in all processes, by a digest of it.
     ///
     /// # Errors

@@ -20,6 +20,8 @@ use std::path::Path;
 pub fn run(arguments: &Build, output: &Output) -> Result<(), Failure> {
     let compiled = load::load(&arguments.source)?;
     require_optimizer(&compiled)?;
+    let sources = compiled.sources.files().map(|file| Path::new(&file.name));
+    files::refuse_own_input(&arguments.output, sources)?;
     let (target, device) = match &arguments.target {
         BuildTarget::Cpu => (Target::Cpu, Device::Cpu),
         BuildTarget::Cuda(architectures) => (Target::cuda(architectures)?, Device::Cuda),

@@ -4,6 +4,7 @@ use crate::cli::{Run, WithRespectTo};
 use crate::commands::watch;
 use crate::device::Processor;
 use crate::failure::Failure;
+use crate::files;
 use crate::launcher::require_one_process;
 use crate::load::{SourceText, options};
 use crate::machine::{self, index_bounds};
@@ -37,6 +38,9 @@ pub fn run(arguments: &Run, output: &Output) -> Result<(), Failure> {
         options.overrides.extend(open);
         compiled = source.compile(&options)?;
     }
+    let sources = compiled.sources.files().map(|file| Path::new(&file.name));
+    let given = arguments.weights.iter().chain([&arguments.inputs]).map(std::path::PathBuf::as_path);
+    files::refuse_own_input(&arguments.output, sources.chain(given))?;
     let mode = match arguments.wrt {
         None => Mode::Evaluate,
         Some(WithRespectTo::Params) => Mode::Gradients,

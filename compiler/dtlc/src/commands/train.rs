@@ -12,13 +12,14 @@ use crate::pipeline::Mode;
 use dtlc_lang::{Code, Compiled, Diagnostic, SourceMap};
 use dtlc_runtime::files::checkpoint::{self, Progress};
 use dtlc_runtime::files::data::{Data, DataOptions, TokenWidth};
+use dtlc_runtime::files::digest;
 use dtlc_runtime::files::values::IndexBound;
 use dtlc_runtime::files::weights::load_weights;
 use dtlc_runtime::session::{Options, Session};
 use dtlc_runtime::train::{Checkpoints, Ending, StepReport, TrainOptions, train};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -92,11 +93,13 @@ fn train_in(
     if let (Some(output), Some(remark)) = (speaker, session.remark()) {
         output.note(remark);
     }
-    let Start { progress: Progress { step: done, seed }, data: before, lock: _lock } =
+    let Start { progress: Progress { step: done, seed }, origin, data: before, lock: _lock } =
         prepare(arguments, session, speaker)?;
     let data = Data::open(&arguments.data, session.program(), data_options(&bounds, seed))?.held_to(bounds);
     if let Some(output) = speaker {
-        if before.is_some_and(|before| before != data.fingerprint()) {
+        if let Some(before) = before
+            && before != data.fingerprint()?
+        {
             warn_of_other_data(output);
         }
         if done >= arguments.steps {
@@ -107,7 +110,8 @@ fn train_in(
         .checkpoint
         .clone()
         .map(|folder| Checkpoints { folder, interval: arguments.every.unwrap_or(0) });
-    let options = TrainOptions { first_step: done + 1, last_step: arguments.steps, seed, checkpoints };
+    let options =
+        TrainOptions { first_step: done + 1, last_step: arguments.steps, seed, origin, checkpoints };
     let mut progress = Display::new(speaker, arguments.steps, done);
     let ending = train(session, &data, &options, stop, |report| {
         if progress.show(report).is_err() {
@@ -158,6 +162,8 @@ fn data_options(bounds: &[IndexBound], seed: u64) -> DataOptions {
 /// Where a run starts.
 struct Start {
     progress: Progress,
+    /// A digest of the files that the state is from, where other processes have to have the same.
+    origin: u64,
     /// What tells the data of the run so far from other.
     data: Option<String>,
     /// Keeps other runs out of the folder of checkpoints.
@@ -185,7 +191,8 @@ fn prepare(arguments: &Training, session: &mut Session, speaker: Option<&Output>
         session.initialise_constants()?;
         load_weights(session, &arguments.weights)?;
     }
-    Ok(Start { progress: Progress { step: 0, seed }, data: None, lock })
+    let origin = origin(session, &arguments.weights)?;
+    Ok(Start { progress: Progress { step: 0, seed }, origin, data: None, lock })
 }
 
 /// Makes the folder for a new run's checkpoints, before any work is done that could not be saved.
@@ -221,7 +228,13 @@ fn resume(
     if let Some(output) = speaker {
         output.note(&format!("going on from {} (step {})", path.display(), progress.step));
     }
-    Ok(Start { progress, data: checkpoint::data_of(&path)?, lock })
+    let (data, origin) = (checkpoint::data_of(&path)?, origin(session, &[path])?);
+    Ok(Start { progress, origin, data, lock })
+}
+
+/// A digest of the files that state is set from, if there is another process to compare it with.
+fn origin(session: &Session, paths: &[PathBuf]) -> Result<u64, Failure> {
+    if session.is_alone() || paths.is_empty() { Ok(0) } else { Ok(digest::of_files(paths)?) }
 }
 
 /// Shows steps: a bar on a terminal, else a line each; nothing where another process speaks.
@@ -232,8 +245,8 @@ struct Display<'a> {
     /// The first failure to write.
     failed: Option<Failure>,
     last: Option<StepReport>,
-    /// The first step whose loss was no number.
-    lost: Option<u64>,
+    /// The first step whose loss or gradient norm was not finite, which of them, and what it was.
+    lost: Option<(u64, &'static str, &'static str)>,
 }
 
 impl<'a> Display<'a> {
@@ -249,10 +262,12 @@ impl<'a> Display<'a> {
     /// Shows a step; an error where nobody reads any more.
     fn show(&mut self, report: &StepReport) -> Result<(), ()> {
         self.last = Some(*report);
-        if self.lost.is_none() && report.loss.is_some_and(f32::is_nan) {
-            self.lost = Some(report.step);
+        if self.lost.is_none()
+            && let Some((figure, value)) = not_finite(report)
+        {
+            self.lost = Some((report.step, figure, value));
             if let Some(output) = self.output {
-                output.note(&format!("from step {} on the loss is not a number", report.step));
+                output.note(&format!("from step {} on {figure} is {value}", report.step));
             }
         }
         if let Some(bar) = &self.bar {
@@ -278,15 +293,24 @@ impl<'a> Display<'a> {
         }
         match (self.failed, self.lost) {
             (Some(failure), _) => Err(failure),
-            (None, Some(step)) => {
-                let text = format!(
-                    "from step {step} on the loss was not a number; what was trained since is of no use"
-                );
+            (None, Some((step, figure, value))) => {
+                let text =
+                    format!("from step {step} on {figure} was {value}; what was trained since is of no use");
                 Err(Failure::Fault(text))
             }
             (None, None) => Ok(()),
         }
     }
+}
+
+/// Which figure of a step is not finite, and what it is.
+fn not_finite(report: &StepReport) -> Option<(&'static str, &'static str)> {
+    let figures = [("the loss", report.loss), ("the gradient norm", report.grad_norm)];
+    figures.into_iter().find_map(|(name, value)| match value? {
+        value if value.is_nan() => Some((name, "not a number")),
+        value if value.is_infinite() => Some((name, "infinite")),
+        _ => None,
+    })
 }
 
 fn style() -> ProgressStyle {
@@ -299,6 +323,7 @@ fn figures(report: &StepReport) -> String {
     parts.extend(report.loss.map(|loss| format!("loss {loss:.4}")));
     parts.extend(report.grad_norm.map(|norm| format!("grad norm {norm:.3}")));
     parts.extend(report.lr.map(|lr| format!("lr {lr:.2e}")));
-    parts.push(format!("{:.0} tokens/s", report.tokens_per_s));
+    // A model without tokens has none a second.
+    parts.extend((report.tokens > 0).then(|| format!("{:.0} tokens/s", report.tokens_per_s)));
     parts.join(", ")
 }

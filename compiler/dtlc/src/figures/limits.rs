@@ -6,7 +6,7 @@ use crate::pipeline::Compilation;
 use cranelift_entity::PrimaryMap;
 use dtlc_ir::{Origin, OriginInfo};
 use dtlc_lang::{Code, Compiled, Diagnostic};
-use dtlc_passes::expect::{BrokenContract, check_contracts};
+use dtlc_passes::expect::{BrokenContract, Uncounted, check_contracts, uncounted};
 
 /// Lines of the largest buffers that a refusal lists.
 const LARGEST: usize = 8;
@@ -33,12 +33,27 @@ pub fn refusals(
         found.push(with_largest(diagnostic, figures));
     }
     let planned = &scheduled(compilation)?.planned;
+    let vain = uncounted(planned, &plan.expect);
     let broken = check_contracts(planned, &plan.expect, peak);
+    let broken: Vec<BrokenContract> =
+        broken.into_iter().filter(|broken| vain.iter().all(|vain| vain.span != broken.span)).collect();
+    found.extend(vain.iter().map(vain_contract));
     // A contract counts several kinds of collectives, and is one mistake however many of them differ.
     for contract in broken.chunk_by(|left, right| left.span == right.span) {
         found.push(broken_contract(contract, &planned.origins, figures));
     }
     Ok(found)
+}
+
+fn vain_contract(Uncounted { layer, span, counted }: &Uncounted) -> Diagnostic {
+    let title = format!("collectives are not counted per `{layer}`");
+    let diagnostic = Diagnostic::error(Code::InvalidExpectation, title)
+        .label(*span, "no stack is made of it")
+        .why("a layer's calls are those in the loop over its stack; all others are calls of the step");
+    match counted.first() {
+        Some(known) => diagnostic.hint(format!("per {known}: …    // or step: …")),
+        None => diagnostic.hint("step: …"),
+    }
 }
 
 fn broken_contract(

@@ -7,6 +7,7 @@ use dtlc_runtime::files::weights::save_tensors;
 use dtlc_runtime::tensor::HostTensor;
 use indexmap::IndexMap;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 
 const RUN: [&str; 8] =
@@ -148,7 +149,8 @@ fn shapes_and_types_that_disagree() {
     );
     let short = [("tokens".to_owned(), HostTensor::from_u32(&[2, 4, 7], &tokens(56)))].into();
     save(&dtlc, "steps.safetensors", &short);
-    refused(&dtlc, &train(&["--data", "steps.safetensors"]), &["tokens", "labels"]);
+    let parts = ["`tokens` has shape [2, 4, 7], and [steps, 4, 8] is", "no `labels` of shape [steps, 4, 8]"];
+    refused(&dtlc, &train(&["--data", "steps.safetensors"]), &parts);
     save(&dtlc, "steps.safetensors", &IndexMap::new());
     refused(&dtlc, &train(&["--data", "steps.safetensors"]), &["tokens"]);
 }
@@ -188,6 +190,19 @@ fn not_a_number_in_weights_data_and_checkpoints() {
     std::fs::write(&path, bytes).expect("it is written");
     let resume = ["--data", "text.txt", "--checkpoint", "whole", "--resume"];
     refused(&dtlc, &train(&resume), &["inf", "lost"]);
+    // What a step starts from is the one or the other.
+    let both = dtlc.expect(2, &train(&[&resume[..], &["--weights", "nan.safetensors"]].concat()));
+    assert!(both.stderr.contains("--resume") && both.stderr.contains("--weights"), "{}", both.stderr);
+    // A step that none can follow.
+    let whole = String::from_utf8_lossy(&std::fs::read(&path).expect("the checkpoint")).into_owned();
+    assert!(whole.contains(r#""step":"2""#), "no step in the checkpoint");
+    let bytes = std::fs::read(&path).expect("the checkpoint");
+    let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let text = std::str::from_utf8(&bytes[8..8 + header]).expect("JSON");
+    let text = text.replace(r#""step":"2""#, &format!(r#""step":"{}""#, u64::MAX));
+    let bytes = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &bytes[8 + header..]].concat();
+    std::fs::write(&path, bytes).expect("it is written");
+    refused(&dtlc, &train(&resume), &["step 18446744073709551615", "none follows"]);
     let model = "model M {\n  dims B, S, D = 4\n  param w: [D]\n  fn loss(x: f32[B, S, D]) -> f32[] \
                  {\n    mean(x * f32(w))\n  }\n}\n";
     dtlc.write("floats.dtl", model);
@@ -231,6 +246,28 @@ fn a_run_that_goes_on_otherwise_says_what_differs() {
     dtlc.write("other.txt", "pack my box with five dozen liquor jugs. ".repeat(40));
     let outcome = dtlc.expect(0, &resume("other.txt"));
     assert!(outcome.stderr.contains("trained on so far"), "{}", outcome.stderr);
+    // Of other kinds too it is what they hold that counts, not how much.
+    let steps = |first: u32| -> IndexMap<String, HostTensor> {
+        let values: Vec<u32> = (0..4 * 36).map(|index| (index * 7 + first) % 256).collect();
+        [("tokens".to_owned(), HostTensor::from_u32(&[4, 4, 9], &values))].into()
+    };
+    for (first, name) in [(0, "steps.safetensors"), (1, "moved.safetensors"), (0, "same.safetensors")] {
+        save(&dtlc, name, &steps(first));
+        let words: Vec<u8> =
+            (0..400u16).flat_map(|word| (word + first as u16).min(255).to_le_bytes()).collect();
+        dtlc.write(&name.replace("safetensors", "bin"), words);
+    }
+    for kind in ["safetensors", "bin"] {
+        let [folder, data] = ["run", "steps"].map(|name| format!("{name}.{kind}"));
+        dtlc.expect(0, &train(&["--data", &data, "--checkpoint", &folder]));
+        for (steps, name, warns) in [("3", "moved", true), ("4", "moved", false), ("3", "same", false)] {
+            let data = format!("{name}.{kind}");
+            let arguments = ["train", "tiny.dtl", "-p", "one", "--steps", steps, "--data", &data];
+            let outcome = dtlc.run(&[&arguments[..], &["--checkpoint", &folder, "--resume"]].concat());
+            let warned = outcome.stderr.contains("trained on so far");
+            assert!(outcome.status == 0 && warned == (warns || name == "same"), "{data}: {}", outcome.stderr);
+        }
+    }
     let mut last = resume("other.txt");
     last[5] = "4";
     assert!(!dtlc.expect(0, &last).stderr.contains("trained on so far"));
@@ -335,6 +372,88 @@ fn a_full_disk_loses_nothing() {
     let outcome = behind(&dtlc, "exec > /dev/full", &["explain", "tiny.dtl", "-p", "one"]);
     assert_eq!(outcome.status, 3, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("standard output can't be written"), "{}", outcome.stderr);
+}
+
+fn mode(dtlc: &Dtlc, name: &str) -> u32 {
+    std::fs::metadata(dtlc.path(name)).expect("it is there").permissions().mode() & 0o7777
+}
+
+fn set_mode(dtlc: &Dtlc, name: &str, mode: u32) {
+    std::fs::set_permissions(dtlc.path(name), std::fs::Permissions::from_mode(mode)).expect("it is set");
+}
+
+/// The commands that write to a place which they are given.
+fn writers(place: &str) -> [Vec<&str>; 2] {
+    [[&RUN[..7], &[place]].concat(), vec!["build", "tiny.dtl", "-p", "one", "-o", place]]
+}
+
+#[test]
+fn links_pipes_and_modes_stay_what_they_are() {
+    let dtlc = prepared();
+    for (at, writes) in writers("link").iter().enumerate() {
+        dtlc.write("folder/target", "old");
+        set_mode(&dtlc, "folder/target", 0o640);
+        // A link to a link, each from its own folder; and one that leads to nothing yet.
+        for (to, link) in [("target", "folder/near"), ("folder/near", "link")] {
+            let _ = std::fs::remove_file(dtlc.path(link));
+            symlink(to, dtlc.path(link)).expect("a link");
+        }
+        for expected in [[0o640, 0o750][at], 0o666] {
+            dtlc.expect(0, writes);
+            assert!(dtlc.path("link").is_symlink() && dtlc.path("folder/near").is_symlink());
+            assert!(std::fs::read(dtlc.path("folder/target")).expect("it is there").len() > 3);
+            assert!(expected == 0o666 || mode(&dtlc, "folder/target") == expected, "{writes:?}");
+            std::fs::remove_file(dtlc.path("folder/target")).expect("it is there");
+        }
+    }
+    assert_eq!(names(&dtlc, "folder"), ["near"], "something is left over");
+    symlink("circle", dtlc.path("circle")).expect("a link");
+    refused(&dtlc, &writers("circle")[0], &["circle", "E0601"]);
+    for writes in writers("pipe") {
+        let made = Command::new("mkfifo").arg(dtlc.path("pipe")).status().expect("mkfifo runs");
+        assert!(made.success());
+        let path = dtlc.path("pipe");
+        let reader = std::thread::spawn(move || std::fs::read(path).expect("the pipe reads").len());
+        let status = dtlc.expect(0, &writes);
+        let kind = std::fs::symlink_metadata(dtlc.path("pipe")).expect("it is there").file_type();
+        assert!(kind.is_fifo(), "{writes:?} replaced the pipe: {}", status.stdout);
+        assert!(reader.join().expect("no panic") > 50, "{writes:?}");
+        std::fs::remove_file(dtlc.path("pipe")).expect("it is there");
+    }
+    let text = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    dtlc.write("loose.dtl", text.replace("  embed", "      embed"));
+    set_mode(&dtlc, "loose.dtl", 0o600);
+    symlink("loose.dtl", dtlc.path("name.dtl")).expect("a link");
+    dtlc.expect(0, &["fmt", "name.dtl"]);
+    dtlc.expect(0, &["fmt", "--check", "loose.dtl"]);
+    assert!(dtlc.path("name.dtl").is_symlink() && mode(&dtlc, "loose.dtl") == 0o600);
+}
+
+#[test]
+fn what_is_read_is_never_written_over() {
+    let dtlc = prepared();
+    symlink("tiny.dtl", dtlc.path("other-name")).expect("a link");
+    dtlc.write("part.dtl", "layer Twice[D] {\n  fn (x: [.., D]) -> [.., D] { x + x }\n}\n");
+    let text = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    dtlc.write("tiny.dtl", format!("use part::Twice\n{text}").replace("head(layers", "head(twice(layers"));
+    let text = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    let text = text
+        .replace("embed(tokens)))", "embed(tokens))))")
+        .replace("  head =", "  twice = Twice[D]\n  head =");
+    dtlc.write("tiny.dtl", text);
+    save(&dtlc, "weights.safetensors", &changed_weights(&dtlc, "none", |_| None));
+    let kept = ["tiny.dtl", "part.dtl", "inputs.safetensors", "weights.safetensors"];
+    let before = kept.map(|name| std::fs::read(dtlc.path(name)).expect("it is there"));
+    for place in ["tiny.dtl", "./tiny.dtl", "other-name", "part.dtl"] {
+        for writes in writers(place) {
+            refused(&dtlc, &writes, &["E0601", place, "is read"]);
+        }
+    }
+    for place in ["inputs.safetensors", "weights.safetensors"] {
+        let writes = [&writers(place)[0][..], &["--weights", "weights.safetensors"]].concat();
+        refused(&dtlc, &writes, &["E0601", place, "is read"]);
+    }
+    assert_eq!(kept.map(|name| std::fs::read(dtlc.path(name)).expect("it is there")), before);
 }
 
 #[test]

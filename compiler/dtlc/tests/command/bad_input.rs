@@ -66,6 +66,57 @@ fn contradictory_and_unused_rules() {
 }
 
 #[test]
+fn contracts_and_policies_of_what_is_in_no_stack() {
+    let contract = "per Block forward on tp: 1 all_reduce";
+    for layer in ["Linear", "Embedding", "embed", "head", "layers.up"] {
+        let none = format!("{contract}\n    per {layer}: none");
+        edited(contract, &none, &["E0415", &format!("per `{layer}`"), "per Block"]);
+    }
+    for layer in ["Embedding", "head"] {
+        let remat = format!("  remat {layer}: full\n  batch {{");
+        edited("  batch {", &remat, &["E0404", &format!("`{layer}` stands in no stack"), "remat Block"]);
+    }
+    let dtlc = Dtlc::new();
+    for layer in ["Block", "layers", "Block.up"] {
+        dtlc.write("good.dtl", tiny().replace("  batch {", &format!("  remat {layer}: full\n  batch {{")));
+        dtlc.expect(0, &["check", "good.dtl"]);
+    }
+    // Without a stack there is nothing to count, and nothing to keep.
+    let flat = tiny().replace("repeat[L] Block", "Block").replace(", L = 2", "");
+    dtlc.write("flat.dtl", &flat);
+    refused(&dtlc, &["check", "flat.dtl"], &["E0415", "per `Block`", "step: "]);
+    let flat = flat.replace("    per Block forward on tp: 1 all_reduce\n", "");
+    dtlc.write("flat.dtl", flat.replace("  batch {", "  remat full\n  batch {"));
+    let outcome = dtlc.expect(0, &["check", "flat.dtl"]);
+    assert!(outcome.stderr.contains("E0416") && outcome.stderr.contains("no stack"), "{}", outcome.stderr);
+}
+
+#[test]
+fn parameters_of_one_name_or_without_gradients() {
+    edited(
+        "embed = Embedding[V, D]",
+        "embed = Embedding[V, D] as \"head\"",
+        &["E0202", "`head.weight`", "`embed.weight`"],
+    );
+    edited("head = Linear[D -> V]", "head = Linear[D -> V] as \"embed\"", &["E0202", "`embed.weight`"]);
+    edited(
+        "embed = Embedding[V, D]",
+        "embed = Embedding[V, D] as \"weight: layers.1.up.offset\"",
+        &["E0202", "both called"],
+    );
+    let dtlc = Dtlc::new();
+    dtlc.write(
+        "good.dtl",
+        tiny().replace("embed = Embedding[V, D]", "embed = Embedding[V, D] as \"layers.2.up\""),
+    );
+    dtlc.expect(0, &["check", "good.dtl"]);
+    for element in ["i32", "u32", "bool"] {
+        let param = format!("embed = Embedding[V, D]\n  param q: {element}[D]");
+        edited("embed = Embedding[V, D]", &param, &["E0302", &format!("`{element}` can't be trained")]);
+    }
+}
+
+#[test]
 fn cyclic_imports_and_layers() {
     let dtlc = Dtlc::new();
     dtlc.write("a.dtl", "use b::B\nlayer A[D] {\n  b = B[D]\n  fn (x: [D]) -> [D] { b(x) }\n}\n");

@@ -3,6 +3,10 @@
 
 use crate::devices::with_compiler;
 use crate::support::Dtlc;
+use dtlc_runtime::files::safetensors::read_all;
+use dtlc_runtime::files::weights::save_tensors;
+use dtlc_runtime::tensor::HostTensor;
+use indexmap::IndexMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::Path;
@@ -314,6 +318,65 @@ fn what_one_process_finds_at_fault_ends_all() {
             );
         }
     }
+}
+
+#[test]
+fn processes_that_read_other_files_never_train_together() {
+    let dtlc = new();
+    let tokens = |first: u32| -> IndexMap<String, HostTensor> {
+        let values: Vec<u32> = (0..2 * 36).map(|index| (index * 7 + first) % 256).collect();
+        [("tokens".to_owned(), HostTensor::from_u32(&[2, 4, 9], &values))].into()
+    };
+    for (rank, first) in [("0", 0), ("1", 1)] {
+        save_tensors(&dtlc.path(&format!("steps{rank}.safetensors")), &tokens(first)).expect("it is written");
+        let words: Vec<u8> = (0..400u16).flat_map(|word| (word % 200 + first as u16).to_le_bytes()).collect();
+        dtlc.write(&format!("tokens{rank}.bin"), words);
+        let train = ["train", "tiny.dtl", "-p", "one", "--data", "text.txt", "--steps", "1", "--seed", rank];
+        dtlc.expect(0, &[&train[..], &["--checkpoint", &format!("run{rank}")]].concat());
+        let mut weights =
+            read_all(&dtlc.path(&format!("run{rank}/step-00000001.safetensors"))).expect("a checkpoint");
+        weights.retain(|name, _| name.starts_with("param."));
+        save_tensors(&dtlc.path(&format!("weights{rank}.safetensors")), &weights).expect("it is written");
+    }
+    // Checkpoints of one step and seed, and not of one run.
+    let train = ["train", "tiny.dtl", "-p", "one", "--data", "tokens0.bin", "--steps", "1", "--seed", "0"];
+    std::fs::remove_dir_all(dtlc.path("run1")).expect("a folder");
+    dtlc.expect(0, &[&train[..], &["--checkpoint", "run1"]].concat());
+    for (options, said) in [
+        ("--data steps#.safetensors --steps 1", "differ in their data"),
+        ("--data tokens#.bin --steps 1", "differ in their data"),
+        ("--data text.txt --steps 1 --weights weights#.safetensors", "differ in what they start from"),
+        ("--data text.txt --steps 2 --checkpoint run# --resume", "differ in what they start from"),
+        ("--data text.txt --steps 1 --seed #", "differ in the seed"),
+    ] {
+        let turn = std::sync::atomic::AtomicUsize::new(0);
+        let outcomes = launch(2, 0..2, || {
+            let rank = turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string();
+            let options = options.replace('#', &rank);
+            let options: Vec<&str> = options.split(' ').collect();
+            dtlc.command(&[&["train", "tiny.dtl", "-p", "zero"][..], &options].concat())
+        })
+        .outcomes();
+        for (rank, (status, stdout, stderr)) in outcomes.iter().enumerate() {
+            assert!(*status == 1 && stdout.is_empty(), "{options}, rank {rank}: {status} {stdout}{stderr}");
+            assert!(stderr.contains(said), "{options}, rank {rank}: {stderr}");
+        }
+    }
+}
+
+#[test]
+fn processes_that_nobody_told_of_their_machine_train_together() {
+    let dtlc = new();
+    let train = ["train", "tiny.dtl", "-p", "zero", "--data", "text.txt", "--json", "--steps", "2"];
+    let expected = dtlc.expect(0, &train).stdout;
+    let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    let port = free.expect("a free port").port().to_string();
+    let told = |rank: usize| {
+        let (rank, size, host) = (rank.to_string(), "2".to_owned(), "127.0.0.1".to_owned());
+        vec![("RANK", rank), ("WORLD_SIZE", size), ("MASTER_ADDR", host), ("MASTER_PORT", port.clone())]
+    };
+    let found = printed(&launch_with(0..2, || dtlc.command(&train), told).outcomes());
+    assert_eq!(figures(&expected), figures(&found));
 }
 
 #[test]

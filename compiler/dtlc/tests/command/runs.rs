@@ -264,3 +264,47 @@ fn a_loss_that_is_no_number_is_a_fault() {
     let outcome = dtlc.expect(3, &[&arguments[..], &["--weights", "huge.safetensors"]].concat());
     assert!(outcome.stderr.contains("from step 1 on the loss was not a number"), "{}", outcome.stderr);
 }
+
+/// A model whose loss is `loss` of a weight `w`, and whose input is `x`.
+fn scalar_model(loss: &str, optimizer: &str) -> String {
+    format!(
+        "model M {{\n  dims B\n  param w: f32[] = ones\n  fn loss(x: f32[B]) -> f32[] {{\n    {loss}\n  }}\n}}\nplan p for M \
+         {{\n  batch {{ global 2 }}\n  optimizer {optimizer}\n}}\n"
+    )
+}
+
+#[test]
+fn what_is_not_finite_is_a_fault_and_never_a_checkpoint() {
+    let dtlc = Dtlc::new();
+    let data: IndexMap<String, HostTensor> =
+        [("x".to_owned(), HostTensor::from_f32(&[4, 2], &[1e30; 8]))].into();
+    save_tensors(&dtlc.path("x.safetensors"), &data).expect("the data is written");
+    let ones: IndexMap<String, HostTensor> =
+        [("x".to_owned(), HostTensor::from_f32(&[4, 2], &[1., 1., 1., 1., 1e30, 1e30, 1., 1.]))].into();
+    save_tensors(&dtlc.path("late.safetensors"), &ones).expect("the data is written");
+    for (loss, data, said) in [
+        ("mean(w * x * x)", "x.safetensors", "from step 1 on the loss was infinite"),
+        // The gradient's square is.
+        ("mean(w * x)", "x.safetensors", "from step 1 on the gradient norm was infinite"),
+        ("mean(w * x * x)", "late.safetensors", "from step 3 on the loss was infinite"),
+    ] {
+        dtlc.write("m.dtl", scalar_model(loss, "sgd { lr 1.0 }"));
+        let arguments = ["train", "m.dtl", "--data", data, "--steps", "4"];
+        let outcome = dtlc.expect(3, &arguments);
+        assert!(outcome.stderr.contains(said), "{loss}: {}", outcome.stderr);
+        assert!(!outcome.stdout.contains("tokens/s"), "it has no tokens: {}", outcome.stdout);
+    }
+    // The last good one stays, and can be gone on from.
+    let every =
+        ["train", "m.dtl", "--data", "late.safetensors", "--checkpoint", "run", "--every", "1", "--steps"];
+    let outcome = dtlc.expect(3, &[&every[..], &["4"]].concat());
+    assert!(outcome.stderr.contains("after step 3 `param.w` holds"), "{}", outcome.stderr);
+    let mut names: Vec<_> = std::fs::read_dir(dtlc.path("run"))
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8"))
+        .collect();
+    names.sort();
+    assert_eq!(names, [".lock", "step-00000001.safetensors", "step-00000002.safetensors"]);
+    let resumed = dtlc.expect(0, &[&every[..], &["2", "--resume"]].concat());
+    assert!(resumed.stderr.contains("step 2 is done"), "{}", resumed.stderr);
+}

@@ -1,5 +1,6 @@
 //! `remat`, `allow` and `expect` of a plan.
 
+use super::paths::Selected;
 use super::{Resolver, integer};
 use crate::ast::{
     self, Allow, Comparison, Expectation, ExpectedBound, ExpectedCollectives, ExpectedScope, ExprKind,
@@ -7,7 +8,7 @@ use crate::ast::{
 };
 use crate::codes::Code;
 use crate::diagnostic::Diagnostic;
-use crate::model::Operation;
+use crate::model::{Operation, ScopeId};
 use crate::plan::{Expect, Leave, Path, Policy, Remat};
 use crate::source::Span;
 use crate::suggest::did_you_mean;
@@ -47,10 +48,51 @@ impl Resolver<'_> {
             }
         };
         let layers = match &item.target {
-            Some(target) => self.layer_path(target).into_iter().collect(),
-            None => self.repeated_layers(item.span),
+            Some(target) => self.stacked_layer(target).into_iter().collect(),
+            None => {
+                let layers = self.repeated_layers(item.span);
+                if layers.is_empty() {
+                    let title = "`remat` changes nothing: the model has no stack";
+                    let label = "what is kept is decided for the layers of a `repeat`";
+                    self.diagnostics.push(Diagnostic::warning(Code::NoEffect, title).label(item.span, label));
+                }
+                layers
+            }
         };
         layers.into_iter().map(|layer| Remat { layer, policy: policy.clone(), span: item.span }).collect()
+    }
+
+    /// A layer that stands in a stack, or that has one in it.
+    fn stacked_layer(&mut self, path: &ast::ValuePath) -> Option<Path> {
+        let layer = self.layer_path(path)?;
+        let (_, selected) = self.path(path)?;
+        let is_selected = |scope| selected.contains(&Selected::Scope(scope));
+        let around =
+            |scope| std::iter::successors(Some(scope), |&scope: &ScopeId| self.model.scopes[scope].parent);
+        let nodes = &self.model.graph.nodes;
+        let is_stacked = nodes.values().any(|node| {
+            let Operation::Repeat { body, .. } = &node.operation else { return false };
+            body.nodes.iter().any(|&node| around(nodes[node].scope).any(is_selected))
+        });
+        if is_stacked {
+            return Some(layer);
+        }
+        let name = layer.segments.join(".");
+        let stacks = self.repeated_layers(path.span);
+        let stacks: Vec<&str> = stacks.iter().map(|stack| stack.segments[0].as_str()).collect();
+        let mut diagnostic = Diagnostic::error(
+            Code::RuleMatchesNothing,
+            format!("`{name}` stands in no stack"),
+        )
+        .label(path.span, "no `repeat` around it")
+        .why(
+            "`remat` says what a layer of a stack keeps for the backward pass; all else keeps what it needs",
+        );
+        if let Some(stack) = stacks.first() {
+            diagnostic = diagnostic.hint(format!("remat {stack}: …"));
+        }
+        self.diagnostics.push(diagnostic);
+        None
     }
 
     fn repeated_layers(&self, span: Span) -> Vec<Path> {
