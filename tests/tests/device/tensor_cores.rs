@@ -161,7 +161,14 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
         let is_copied = alignments[..2].contains(&true);
         let is_transposed = [innermost[0], innermost[1]].contains(&Innermost::Lines);
         for architecture in Architecture::ALL {
-            let ptx = compiled(launch, architecture).ptx;
+            let binary = compiled(launch, architecture);
+            println!(
+                "{} for {}: {} registers",
+                launch.name,
+                architecture.name(),
+                binary.report().kernels[0].registers
+            );
+            let ptx = binary.ptx;
             let is_group = architecture == Architecture::Sm90a;
             assert_eq!(ptx.contains("wgmma.mma_async.sync.aligned.m64n"), is_group, "{shape:?}");
             assert_ne!(
