@@ -188,6 +188,28 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
     }
 }
 
+/// Loops of many steps, in which products of groups go on while the next are begun: the assembler must see that they may.
+#[test]
+fn long_sums_on_tensor_cores_compile_for_every_architecture() {
+    if crate::library::nvrtc().is_none() {
+        return;
+    }
+    for (shape, _) in large_shapes() {
+        for innermost in [[Innermost::Others; 3], [Innermost::Lines, Innermost::Lines, Innermost::Others]] {
+            let mut case = Case::dense(&shape, innermost, &mut Numbers(19));
+            case.spec.contraction[0].extent = 4096;
+            for architecture in Architecture::ALL {
+                let report = compiled(&launch(&case), architecture).report();
+                println!(
+                    "{innermost:?} for {}: {} registers",
+                    architecture.name(),
+                    report.kernels[0].registers
+                );
+            }
+        }
+    }
+}
+
 /// Blocks that share a tile: parts of sums of equal length but the last, for several products, added up into every kind of output.
 #[test]
 fn sums_in_parts() {
