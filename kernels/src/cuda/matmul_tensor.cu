@@ -1,28 +1,14 @@
 // A matrix product of bf16 on the tensor cores: output[row, column] (+)= SCALE * sum over term of left[row, term] * right[term, column].
 //
-// A block of threads makes a tile of TILE_ROWS by TILE_COLUMNS of the output, a warp WARP_ROWS by WARP_COLUMNS of that. Tiles of the
-// factors, of TILE_TERMS terms, come through STAGES places in shared memory: while one is multiplied, the others are on their way.
-// Each output is the sum of its terms in f32, 16 after 16, so that nothing but the descriptor and the device decides its bits; or one
-// of PARTS parts of it, of STEPS_OF_PART tiles' terms.
+// A block of threads makes a tile of TILE_ROWS by TILE_COLUMNS of the output. Tiles of the factors, of TILE_TERMS terms, come through
+// STAGES places in shared memory: while one is multiplied, the others are on their way. Each output is the sum of its terms in f32, 16
+// after 16, so that nothing but the descriptor and the device decides its bits; or one of PARTS parts of it, of STEPS_OF_PART tiles' terms.
 //
-// Left, Right and Output say where elements lie.
+// Who multiplies is said by the file before: each warp for itself, or four warps together where the device has that. Left, Right and Output
+// say where elements lie.
 
-constexpr unsigned WARPS_ACROSS = TILE_COLUMNS / WARP_COLUMNS;
-constexpr unsigned THREADS = TILE_ROWS / WARP_ROWS * WARPS_ACROSS * 32;
 // Tile rows whose tiles blocks that run together make: what these read stays in the cache that all multiprocessors share.
 constexpr int GROUP = 8;
-
-// A tile of a factor in shared memory, as it lies in device memory: its rows are lines if the terms of a line are neighbours, else
-// terms.
-template <class Operand, int TILE_LINES>
-struct Tile : Swizzled<Operand::TERMS_ARE_NEIGHBOURS ? TILE_LINES : TILE_TERMS,
-                       (Operand::TERMS_ARE_NEIGHBOURS ? TILE_TERMS : TILE_LINES) / CHUNK> {
-    static constexpr bool ROWS_ARE_LINES = Operand::TERMS_ARE_NEIGHBOURS;
-};
-
-using LeftTile = Tile<Left, TILE_ROWS>;
-using RightTile = Tile<Right, TILE_COLUMNS>;
-constexpr unsigned STAGE_BYTES = LeftTile::BYTES + RightTile::BYTES;
 
 // A chunk of a tile that this thread brings.
 struct Piece {
@@ -99,33 +85,6 @@ DTL_INLINE void begin_stage(int step, int end_step, const bf16* left, const bf16
     close_group();
 }
 
-// Adds a stage's products to this warp's outputs, whose first are at `row` and `column` of the tile.
-DTL_INLINE void add_stage(float (&sums)[WARP_ROWS / 16][WARP_COLUMNS / 8][4], unsigned stage, unsigned row, unsigned column) {
-#pragma unroll
-    for (unsigned term = 0; term < TILE_TERMS; term += FRAGMENT) {
-        Fragment rows[WARP_ROWS / FRAGMENT];
-        Fragment columns[WARP_COLUMNS / FRAGMENT];
-#pragma unroll
-        for (unsigned number = 0; number < WARP_ROWS / FRAGMENT; ++number) {
-            rows[number] = fragment_of<Side::LEFT, LeftTile::ROWS_ARE_LINES, LeftTile>(stage, row + number * FRAGMENT, term);
-        }
-#pragma unroll
-        for (unsigned number = 0; number < WARP_COLUMNS / FRAGMENT; ++number) {
-            columns[number] =
-                fragment_of<Side::RIGHT, RightTile::ROWS_ARE_LINES, RightTile>(stage + LeftTile::BYTES,
-                                                                               column + number * FRAGMENT, term);
-        }
-#pragma unroll
-        for (int down = 0; down < WARP_ROWS / 16; ++down) {
-#pragma unroll
-            for (int across = 0; across < WARP_COLUMNS / 8; ++across) {
-                const Fragment& right = columns[across / 2];
-                add_product(sums[down][across], rows[down], right.at[across % 2 * 2], right.at[across % 2 * 2 + 1]);
-            }
-        }
-    }
-}
-
 // Sixteen bytes of the output.
 template <class Element>
 struct Vector;
@@ -192,22 +151,24 @@ DTL_INLINE void store_rows(Output::Element* output, const float* room, int row, 
     }
 }
 
-// Stores this warp's sums, of which the first is at `row` and `column` of the output, through its own room in shared memory.
-DTL_INLINE void store_sums(Output::Element* output, const float (&sums)[WARP_ROWS / 16][WARP_COLUMNS / 8][4], int row,
-                           int column) {
+// Stores this warp's sums, of which the first is at `row` and `column` of the output, through its own room in shared memory, sixteen rows by
+// WARP_COLUMNS after another.
+DTL_INLINE void store_sums(Output::Element* output, const Sums& sums, int row, int column) {
     const unsigned lane = threadIdx.x % 32;
     float* const room = reinterpret_cast<float*>(shared) + threadIdx.x / 32 * ROOM_OF_WARP;
 #pragma unroll
-    for (int down = 0; down < WARP_ROWS / 16; ++down) {
+    for (int number = 0; number < DOWN * ACROSS * 8 / WARP_COLUMNS; ++number) {
+        const int down = number * WARP_COLUMNS / 8 / ACROSS;
+        const int first = number * WARP_COLUMNS / 8 % ACROSS;
 #pragma unroll
         for (int across = 0; across < WARP_COLUMNS / 8; ++across) {
-            const float(&part)[4] = sums[down][across];
+            const float(&part)[4] = sums[down][first + across];
             float* const place = room + lane / 4 * ROOM_PITCH + across * 8 + lane % 4 * 2;
             *reinterpret_cast<float2*>(place) = float2{part[0], part[1]};
             *reinterpret_cast<float2*>(place + 8 * ROOM_PITCH) = float2{part[2], part[3]};
         }
         __syncwarp();
-        store_rows(output, room, row + down * 16, column);
+        store_rows(output, room, row + down * ROWS_APART, column + first * 8);
         __syncwarp();
     }
 }
@@ -237,26 +198,29 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     right += Right::of_product(product);
     // Each part of a product's sums is an output of its own.
     output += Output::of_product(blockIdx.x / TILES);
-    const unsigned warp = threadIdx.x / 32;
-    const unsigned warp_row = warp / WARPS_ACROSS * WARP_ROWS;
-    const unsigned warp_column = warp % WARPS_ACROSS * WARP_COLUMNS;
 
-    float sums[WARP_ROWS / 16][WARP_COLUMNS / 8][4] = {};
+    Sums sums = {};
 #pragma unroll
-    for (int step = 0; step < STAGES - 1; ++step) {
+    for (int step = 0; step < AHEAD; ++step) {
         begin_stage(first_step + step, end_step, left, right, first_row, first_column);
     }
+    if constexpr (STEPS > 0) {
+        // A part has a step at least.
+        int step = first_step;
 #pragma unroll 1
-    for (int step = first_step; step < end_step; ++step) {
-        // One group a step: this step's has the STAGES - 2 of later steps behind it.
-        wait_for_groups<STAGES - 2>();
-        // All threads' parts of the stage are there, and all are done with the stage before, where the next one goes.
-        __syncthreads();
-        begin_stage(step + STAGES - 1, end_step, left, right, first_row, first_column);
-        add_stage(sums, static_cast<unsigned>(step) % STAGES * STAGE_BYTES, warp_row, warp_column);
+        do {
+            // One group a step: this step's has those of AHEAD - 1 later steps behind it.
+            wait_for_groups<AHEAD - 1>();
+            end_stage();
+            // All threads' parts of the stage are there, and all are done with the stage where the next one goes.
+            __syncthreads();
+            begin_stage(step + AHEAD, end_step, left, right, first_row, first_column);
+            add_stage(sums, static_cast<unsigned>(step) % STAGES * STAGE_BYTES);
+        } while (++step < end_step);
+        end_products(sums);
     }
 
     // All are done with the stages, where the sums go.
     __syncthreads();
-    store_sums(output, sums, first_row + static_cast<int>(warp_row), first_column + static_cast<int>(warp_column));
+    store_sums(output, sums, first_row + static_cast<int>(row_of_warp()), first_column + static_cast<int>(column_of_warp()));
 }

@@ -17,8 +17,8 @@ struct Fragment {
     unsigned at[4];
 };
 
-// All of a block's shared memory, whose size the launch says.
-extern __shared__ Chunk shared[];
+// All of a block's shared memory, whose size the launch says. Chunks change places by their addresses, in patterns of at most 1024 bytes.
+extern __shared__ __align__(1024) Chunk shared[];
 
 DTL_INLINE unsigned shared_address(unsigned byte) {
     return static_cast<unsigned>(__cvta_generic_to_shared(shared)) + byte;
@@ -57,6 +57,22 @@ struct Swizzled {
     // The byte of a tile where a chunk starts: eight rows further it is at the same place of its row.
     static constexpr DTL_INLINE unsigned place(unsigned row, unsigned chunk) {
         return row * ROW_BYTES + (chunk ^ row / (8 / PLACES) % PLACES) * sizeof(Chunk);
+    }
+};
+
+// Rows of chunks in strips beside each other, each of at most eight chunks: a strip's rows follow each other, then comes the next strip.
+template <unsigned ROW_COUNT, unsigned CHUNKS_OF_A_ROW>
+struct Strips {
+    using Strip = Swizzled<ROW_COUNT, CHUNKS_OF_A_ROW % 8 == 0 ? 8 : CHUNKS_OF_A_ROW>;
+    static constexpr unsigned ROWS = ROW_COUNT;
+    static constexpr unsigned CHUNKS_OF_ROW = CHUNKS_OF_A_ROW;
+    static constexpr unsigned CHUNKS = ROWS * CHUNKS_OF_ROW;
+    // From row to row.
+    static constexpr unsigned ROW_BYTES = Strip::ROW_BYTES;
+    static constexpr unsigned BYTES = CHUNKS * sizeof(Chunk);
+
+    static constexpr DTL_INLINE unsigned place(unsigned row, unsigned chunk) {
+        return chunk / Strip::CHUNKS_OF_ROW * Strip::BYTES + Strip::place(row, chunk % Strip::CHUNKS_OF_ROW);
     }
 };
 

@@ -106,6 +106,29 @@ pub enum FaultKind {
         /// The other lane.
         other_lane: u32,
     },
+    /// A register that a product of a group under way uses is read or written.
+    ProductNotAwaited,
+    /// A product of a group uses registers that were read or written since the last `wgmma.fence`.
+    RegistersNotFenced,
+    /// A product of a group reads shared memory that a thread wrote with no `fence.proxy.async` behind the write.
+    NotPublished {
+        /// The address, in shared space.
+        address: u64,
+        /// The warp that wrote it.
+        writer: u32,
+    },
+    /// Shared memory is written that a product of a group under way reads.
+    ReadUnderWay {
+        /// The address, in shared space.
+        address: u64,
+    },
+    /// Warps of a group that don't run the same instructions for groups.
+    GroupDiffers {
+        /// The PTX line of the instruction that some of them run.
+        line: u32,
+        /// Which of the four warps have come to it.
+        arrived: u32,
+    },
     /// A barrier that a part of a warp reaches while another part is elsewhere.
     DivergentBarrier {
         /// The lanes at the barrier.
@@ -211,6 +234,27 @@ impl fmt::Display for FaultKind {
                 write!(
                     to,
                     "this thread and lane {other_lane} of its warp write different values to shared memory at {address:#x}"
+                )
+            }
+            FaultKind::ProductNotAwaited => {
+                write!(to, "a register that a `wgmma` under way uses, with no `wgmma.wait_group` before")
+            }
+            FaultKind::RegistersNotFenced => {
+                write!(to, "a `wgmma` on registers that were used since the last `wgmma.fence`")
+            }
+            FaultKind::NotPublished { address, writer } => {
+                write!(
+                    to,
+                    "a `wgmma` reads shared memory at {address:#x}, which warp {writer} wrote with no `fence.proxy.async` behind"
+                )
+            }
+            FaultKind::ReadUnderWay { address } => {
+                write!(to, "a write of shared memory at {address:#x}, which a `wgmma` under way reads")
+            }
+            FaultKind::GroupDiffers { line, arrived } => {
+                write!(
+                    to,
+                    "warps {arrived:#06b} of a group of four come to PTX line {line}, and the others not, or with other operands"
                 )
             }
             FaultKind::DivergentBarrier { arrived, alive } => {

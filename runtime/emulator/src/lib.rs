@@ -18,6 +18,8 @@
 //! * Two accesses to the same bytes of shared memory, one of them a write, have something that orders them: a barrier of the block, a named
 //!   one, or within a warp `bar.warp.sync`. Two lanes of one store don't write different values to one place.
 //! * A `cp.async` takes place when it is waited for, not before; until then nothing else touches its target.
+//! * A `wgmma` takes place when it is waited for; until then nothing uses its registers or writes what it reads. `wgmma.fence` stands between it
+//!   and other uses of its registers, `fence.proxy.async` behind what threads wrote for it, and the four warps of its group run the same.
 //! * Two streams touch the same bytes of device memory, one of them writing, only where events, or a wait of the host, order them.
 //! * The lanes that a shuffle, vote, reduction or matrix instruction names are those that run it; a whole warp reaches a barrier; a barrier can
 //!   open; a launch ends within its budget.
@@ -26,9 +28,9 @@
 //!
 //! # What it does not show
 //!
-//! Speed; faults of the assembler behind PTX; how hardware rounds inside `mma` (here in f32, along the depth) and in `.approx` functions (here
+//! Speed; faults of the assembler behind PTX; how hardware rounds inside `mma` and `wgmma` (here in f32, along the depth) and in `.approx` functions (here
 //! nearly exact); the memory model beyond races in shared memory: races between blocks of a launch in device memory are not looked for,
-//! and a lane that overwrites what another lane of its warp has read needs no barrier here. `mbarrier`, `cp.async.bulk` (TMA), `wgmma`, `wmma`, clusters,
+//! and a lane that overwrites what another lane of its warp has read needs no barrier here. `mbarrier`, `cp.async.bulk` (TMA), `wmma`, clusters,
 //! textures, fp8 and calls through pointers are not known.
 //!
 //! # Speed

@@ -102,15 +102,22 @@ impl Bench {
     }
 }
 
-/// What an emulator reads of a launch's source.
+/// Whether a source has text of its own for sm_90a. Its tests run from both.
+fn has_own_text(source: &str) -> bool {
+    source.contains("#ifdef __CUDA_ARCH_FEAT_SM90_ALL")
+}
+
+/// What an emulator reads of a launch's source. What runs from sm_80's is sm_90a's too, unless the source says otherwise.
 fn ptx(launch: &DeviceLaunch, architecture: Architecture, sources: Sources) -> String {
     let nvrtc = nvrtc().expect("whoever gets here has it");
     let source = &launch.source;
     let ptx =
         nvrtc.compile_ptx(Job { source, architecture }).unwrap_or_else(|error| panic!("{error}\n{source}"));
     match (architecture, sources) {
-        (Architecture::Sm80, Sources::Sound) => same_for_sm_90a(nvrtc, source, &ptx).to_owned(),
-        (Architecture::Sm80, Sources::Faulty) | (Architecture::Sm90a | Architecture::Sm100a, _) => ptx,
+        (Architecture::Sm80, Sources::Sound) if !has_own_text(source) => {
+            same_for_sm_90a(nvrtc, source, &ptx).to_owned()
+        }
+        (Architecture::Sm80 | Architecture::Sm90a | Architecture::Sm100a, _) => ptx,
     }
 }
 

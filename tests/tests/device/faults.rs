@@ -5,7 +5,7 @@ use crate::bench::{Bench, Placing};
 use crate::embedding::Scatter;
 use crate::matmul::{Batch, Case as Product, Innermost, Shape as ProductShape, plain};
 use crate::support::Numbers;
-use crate::tensor_cores::plain_bf16;
+use crate::tensor_cores::{large_shapes, plain_bf16};
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::collective::{BlockCopy, Reduction};
 use dtlc_kernels::cuda::{
@@ -29,9 +29,19 @@ pub const fn fault(launch: usize, from: &'static str, to: &'static str) -> Fault
 pub fn catch(
     call: &DeviceCall,
     faults: &[Fault],
+    judge: impl FnMut(&DeviceCall, &mut Bench) -> Option<String>,
+) {
+    catch_on(Architecture::Sm80, call, faults, judge);
+}
+
+/// The same with code for this architecture.
+fn catch_on(
+    architecture: Architecture,
+    call: &DeviceCall,
+    faults: &[Fault],
     mut judge: impl FnMut(&DeviceCall, &mut Bench) -> Option<String>,
 ) {
-    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    let Some(mut bench) = Bench::new(architecture) else { return };
     assert_eq!(judge(call, &mut bench), None);
     let mut bench = bench.for_faults();
     for Fault { launch, from, to } in faults {
@@ -98,8 +108,8 @@ fn in_products_on_tensor_cores() {
     let case = on_tensor_cores([Innermost::Others; 3], 8, Accumulation::Overwrite);
     let call = matmul(&case.spec).expect("a valid descriptor");
     let faults = [
-        fault(0, "wait_for_groups<STAGES - 2>()", "wait_for_groups<STAGES - 1>()"),
-        fault(0, "__syncthreads();\n        begin_stage", "begin_stage"),
+        fault(0, "wait_for_groups<AHEAD - 1>()", "wait_for_groups<AHEAD>()"),
+        fault(0, "__syncthreads();\n            begin_stage", "begin_stage"),
         fault(0, "__syncthreads();\n    store_sums", "store_sums"),
         fault(0, "__syncwarp();\n        store_rows", "store_rows"),
         fault(0, "    }\n    close_group();", "        close_group();\n    }"),
@@ -108,25 +118,68 @@ fn in_products_on_tensor_cores() {
             "(sums, static_cast<unsigned>(step) % STAGES",
             "(sums, static_cast<unsigned>(step + 1) % STAGES",
         ),
-        fault(0, "begin_stage(step + STAGES - 1", "begin_stage(step + STAGES"),
+        fault(0, "begin_stage(step + AHEAD", "begin_stage(step + AHEAD + 1"),
         fault(
             0,
             "return Piece{Place::place(row, chunk)",
             "return Piece{row * Place::ROW_BYTES + chunk * 16u",
         ),
-        fault(0, "Place::place(lane % 8, chunk)", "Place::place(lane % 4, chunk)"),
-        fault(0, "late_matrix = lane / 16 * 8", "late_matrix = lane / 16 * 16"),
-        fault(0, "SIDE == Side::LEFT ? odd_matrix", "SIDE == Side::RIGHT ? odd_matrix"),
-        fault(0, "right.at[across % 2 * 2], right", "right.at[across % 2], right"),
-        fault(0, "<!ROWS_ARE_LINES>(tile", "<ROWS_ARE_LINES>(tile"),
         fault(0, "|| line < Operand::LINES", "|| true"),
         fault(0, "|| term < TERMS", "|| true"),
         fault(0, "is_whole ? CHUNK : min(rest, CHUNK)", "CHUNK"),
         fault(0, "place + 8 * ROOM_PITCH", "place + 4 * ROOM_PITCH"),
         fault(0, "output_column + COUNT <= Right::LINES", "true"),
         fault(0, "in_group % rows_of_group", "in_group % GROUP"),
+        fault(0, "column + first * 8", "column + first * 4"),
+    ];
+    // A warp for itself has one part of columns.
+    let [of_all @ .., _] = &faults;
+    catch(&call, of_all, |call, bench| case.judge(call, bench, Placing::Aligned));
+    catch_on(Architecture::Sm90a, &call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
+    let faults = [
+        fault(0, "Place::place(lane % 8, chunk)", "Place::place(lane % 4, chunk)"),
+        fault(0, "late_matrix = lane / 16 * 8", "late_matrix = lane / 16 * 16"),
+        fault(0, "SIDE == Side::LEFT ? odd_matrix", "SIDE == Side::RIGHT ? odd_matrix"),
+        fault(0, "right.at[across % 2 * 2], right", "right.at[across % 2], right"),
+        fault(0, "<!ROWS_ARE_LINES>(tile", "<ROWS_ARE_LINES>(tile"),
     ];
     catch(&call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
+}
+
+/// Faults in what four warps multiply together.
+#[test]
+fn in_products_of_groups() {
+    let case = on_tensor_cores([Innermost::Others; 3], 8, Accumulation::Overwrite);
+    let call = matmul(&case.spec).expect("a valid descriptor");
+    let faults = [
+        fault(0, "asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");", ""),
+        fault(0, "asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");", ""),
+        fault(0, "asm volatile(\"fence.proxy.async;\" ::: \"memory\");", ""),
+        fault(0, "wgmma.wait_group.sync.aligned 0;", "wgmma.wait_group.sync.aligned 1;"),
+        fault(0, "wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 2;"),
+        fault(0, "AHEAD = STAGES - 2", "AHEAD = STAGES - 1"),
+        fault(0, "SWIZZLE = ROW_BYTES == 128 ? 1 : 2", "SWIZZLE = ROW_BYTES == 128 ? 1 : 3"),
+        fault(0, "EIGHT_ROWS = 8 * ROW_BYTES / 16", "EIGHT_ROWS = 4 * ROW_BYTES / 16"),
+        fault(0, "\"n\"(Left::TERMS_ARE_NEIGHBOURS ? 0 : 1)", "\"n\"(1)"),
+        fault(0, "\"n\"(Right::TERMS_ARE_NEIGHBOURS ? 0 : 1)", "\"n\"(1)"),
+        fault(0, "setp.ne.b32 adds, 1, 0", "setp.ne.b32 adds, 0, 0"),
+        fault(0, "line * ROW_BYTES + term * sizeof(bf16)", "line * ROW_BYTES + term"),
+        fault(0, "threadIdx.x / 32 % 4 * 16", "threadIdx.x / 32 * 8"),
+    ];
+    catch_on(Architecture::Sm90a, &call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
+
+    // Rows of terms, more than 64 lines of them.
+    let [_, (large, _)] = large_shapes();
+    let case =
+        Product::dense(&large, [Innermost::Lines, Innermost::Lines, Innermost::Others], &mut Numbers(7));
+    let call = matmul(&case.spec).expect("a valid descriptor");
+    let faults = [
+        fault(0, "? 1 : Place::ROWS * ROW_BYTES / 16", "? 1 : 8 * ROW_BYTES / 16"),
+        fault(0, "line / LINES_OF_ROW * Place::ROWS", "line / LINES_OF_ROW * 8"),
+        fault(0, "Place::ROWS * ROW_BYTES + term * ROW_BYTES", "Place::ROWS * ROW_BYTES + term"),
+        fault(0, "row + down * 64", "row"),
+    ];
+    catch_on(Architecture::Sm90a, &call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
 }
 
 #[test]

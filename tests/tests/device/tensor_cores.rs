@@ -26,9 +26,16 @@ fn alignments(launch: &DeviceLaunch) -> Vec<bool> {
     stated.map(|behind| behind.starts_with("true")).collect()
 }
 
+/// Those whose texts differ.
+const ARCHITECTURES: [Architecture; 2] = [Architecture::Sm80, Architecture::Sm90a];
+
 #[test]
 fn every_transpose_in_bf16() {
-    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    ARCHITECTURES.into_iter().for_each(every_transpose);
+}
+
+fn every_transpose(architecture: Architecture) {
+    let Some(mut bench) = Bench::new(architecture) else { return };
     let mut numbers = Numbers(11);
     for a in OPERANDS {
         for b in OPERANDS {
@@ -49,7 +56,11 @@ fn every_transpose_in_bf16() {
 /// Sizes that fall short of a tile, loops of every kind, and what becomes of the sums.
 #[test]
 fn edges_batches_and_broken_contractions_in_bf16() {
-    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    ARCHITECTURES.into_iter().for_each(edges_batches_and_broken_contractions);
+}
+
+fn edges_batches_and_broken_contractions(architecture: Architecture) {
+    let Some(mut bench) = Bench::new(architecture) else { return };
     let mut numbers = Numbers(12);
     let wide_output = [Element::Bf16, Element::Bf16, Element::F32];
     let added = |scale: f32, shape: Shape| Shape { accumulation: Accumulation::Add, scale, ..shape };
@@ -77,7 +88,11 @@ fn edges_batches_and_broken_contractions_in_bf16() {
 /// What the descriptor says is aligned may begin anywhere.
 #[test]
 fn operands_that_begin_between_chunks() {
-    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    ARCHITECTURES.into_iter().for_each(between_chunks);
+}
+
+fn between_chunks(architecture: Architecture) {
+    let Some(mut bench) = Bench::new(architecture) else { return };
     let shape = Shape { accumulation: Accumulation::Add, ..plain_bf16(72, 80, 200) };
     let case = Case::dense(&shape, ROW_MAJOR, &mut Numbers(13));
     assert_eq!(alignments(&launch(&case)), [true; 3]);
@@ -87,19 +102,23 @@ fn operands_that_begin_between_chunks() {
 }
 
 /// A product with this many tiles of the two larger sizes at least, and what its source says of its tiles.
-fn large_shapes() -> [(Shape, &'static str); 2] {
+pub fn large_shapes() -> [(Shape, &'static str); 2] {
     [
         (Shape { batch: vec![Batch::Both(32)], ..plain_bf16(136, 264, 40) }, "TILE_COLUMNS = 256"),
         (Shape { batch: vec![Batch::Both(32)], ..plain_bf16(136, 136, 40) }, "TILE_COLUMNS = 128"),
     ]
 }
 
-/// The larger tiles, from code for a later architecture.
+/// The larger tiles.
 #[test]
 fn products_of_bf16_that_fill_a_device() {
-    let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
+    ARCHITECTURES.into_iter().for_each(products_that_fill);
+}
+
+fn products_that_fill(architecture: Architecture) {
+    let Some(mut bench) = Bench::new(architecture) else { return };
     let mut numbers = Numbers(14);
-    let layouts = [[Innermost::Lines, Innermost::Others, Innermost::Others], ROW_MAJOR];
+    let layouts = [[Innermost::Lines, Innermost::Lines, Innermost::Others], ROW_MAJOR];
     for ((shape, tiles), innermost) in large_shapes().into_iter().zip(layouts) {
         let case = Case::dense(&shape, innermost, &mut numbers);
         assert!(launch(&case).source.contains(tiles));
@@ -142,12 +161,25 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
         let is_copied = alignments[..2].contains(&true);
         let is_transposed = [innermost[0], innermost[1]].contains(&Innermost::Lines);
         for architecture in Architecture::ALL {
-            let ptx = compiled(launch, architecture).ptx;
-            assert!(ptx.contains("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"), "{shape:?}");
-            assert!(ptx.contains("ldmatrix.sync.aligned.m8n8.x4"), "{shape:?}");
+            let binary = compiled(launch, architecture);
+            println!(
+                "{} for {}: {} registers",
+                launch.name,
+                architecture.name(),
+                binary.report().kernels[0].registers
+            );
+            let ptx = binary.ptx;
+            let is_group = architecture == Architecture::Sm90a;
+            assert_eq!(ptx.contains("wgmma.mma_async.sync.aligned.m64n"), is_group, "{shape:?}");
+            assert_ne!(
+                ptx.contains("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"),
+                is_group,
+                "{shape:?}"
+            );
+            assert_ne!(ptx.contains("ldmatrix.sync.aligned.m8n8.x4"), is_group, "{shape:?}");
             assert_eq!(ptx.contains("cp.async.cg.shared.global"), is_copied, "{shape:?}");
             assert_eq!(ptx.contains("st.global.v4"), alignments[2], "{shape:?}");
-            assert_eq!(ptx.contains("x4.trans"), is_transposed, "{shape:?}");
+            assert_eq!(ptx.contains("x4.trans"), is_transposed && !is_group, "{shape:?}");
             assert!(!ptx.contains(".local"), "{shape:?}");
             for launch in rest {
                 compiled(launch, architecture);
@@ -156,10 +188,36 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
     }
 }
 
+/// Loops of many steps, in which products of groups go on while the next are begun: the assembler must see that they may.
+#[test]
+fn long_sums_on_tensor_cores_compile_for_every_architecture() {
+    if crate::library::nvrtc().is_none() {
+        return;
+    }
+    for (shape, _) in large_shapes() {
+        for innermost in [[Innermost::Others; 3], [Innermost::Lines, Innermost::Lines, Innermost::Others]] {
+            let mut case = Case::dense(&shape, innermost, &mut Numbers(19));
+            case.spec.contraction[0].extent = 4096;
+            for architecture in Architecture::ALL {
+                let report = compiled(&launch(&case), architecture).report();
+                println!(
+                    "{innermost:?} for {}: {} registers",
+                    architecture.name(),
+                    report.kernels[0].registers
+                );
+            }
+        }
+    }
+}
+
 /// Blocks that share a tile: parts of sums of equal length but the last, for several products, added up into every kind of output.
 #[test]
 fn sums_in_parts() {
-    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    ARCHITECTURES.into_iter().for_each(parts);
+}
+
+fn parts(architecture: Architecture) {
+    let Some(mut bench) = Bench::new(architecture) else { return };
     let mut numbers = Numbers(18);
     let shape = Shape { scale: -0.5, ..plain_bf16(70, 67, 32 * 16 * 2 + 5) };
     let shapes = [

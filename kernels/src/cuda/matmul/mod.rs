@@ -1,9 +1,11 @@
 //! Matrix products: which kernel, with which tiles.
 //!
-//! Products of two bf16 factors run on the tensor cores, all others on the ordinary ones. Where there are few tiles and many terms
+//! Products of two bf16 factors run on the tensor cores, all others on the ordinary ones. On those of sm_90a four warps multiply together
+//! (`wgmma`), on all others each for itself (`mma`); tiles and launches are the same. Where there are few tiles and many terms
 //! several blocks share a tile: each makes a part of its sums, which a second launch adds up in their order. The longer of the output's unit strides
 //! runs along a tile's columns; where that is the rows' the factors change places, which makes the transposed product.
 
+mod group;
 mod layout;
 
 use self::layout::{Product, Sums};
@@ -150,6 +152,8 @@ impl TensorTiles {
             .constant("int", "STEPS_OF_PART", steps_of_part)
             .file(include_str!("../output.cuh"))
             .file(include_str!("../tensor.cuh"))
+            .file(include_str!("../matmul_stages.cuh"))
+            .file(&group::multipliers(self.columns))
             .file(include_str!("../matmul_tensor.cu"));
         let warps = self.rows / self.warp_rows * (self.columns / self.warp_columns);
         let shape = Shape {

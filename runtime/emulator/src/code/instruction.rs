@@ -3,10 +3,11 @@
 use super::Slot;
 use super::kinds::{
     AddressBase, AsyncCopy, Atomic, BarrierKind, ByteFactors, Carry, Compare, Convert, FloatKind, FloatMode,
-    FloatTest, HalfForm, IntegerKind, Logic, MatrixProduct, MemoryAccess, Operands, PredicateRef,
-    ShuffleKind, Sign, VoteKind, Width,
+    FloatTest, GroupProduct, HalfForm, IntegerKind, Logic, MatrixProduct, MemoryAccess, Operands,
+    PredicateRef, ShuffleKind, Sign, VoteKind, Width,
 };
 use crate::ptx::Type;
+use std::sync::Arc;
 
 /// An instruction with its guard and its places in texts.
 #[derive(Clone, Debug)]
@@ -28,6 +29,7 @@ pub(crate) enum Operation {
     Test(Test),
     Memory(Memory),
     Together(Together),
+    Group(Group),
     Control(Control),
 }
 
@@ -246,6 +248,23 @@ pub(crate) enum Together {
     },
 }
 
+/// What the four warps of a group do together, and what keeps that apart from all else.
+#[derive(Clone, Debug)]
+pub(crate) enum Group {
+    /// `fence.proxy.async`: what this warp wrote to shared memory may be read by products.
+    Publish,
+    /// `wgmma.fence`: what was done to registers may be followed by products.
+    Fence,
+    Product(Arc<GroupProduct>),
+    Commit,
+    /// Wait until at most this many groups of products are under way.
+    Wait {
+        left: u32,
+    },
+    /// The instruction behind this one reads or writes registers that a product of the function uses.
+    Touch(Box<[Slot]>),
+}
+
 /// What steers.
 #[derive(Clone, Debug)]
 pub(crate) enum Control {
@@ -301,6 +320,12 @@ impl From<Memory> for Operation {
 impl From<Together> for Operation {
     fn from(operation: Together) -> Operation {
         Operation::Together(operation)
+    }
+}
+
+impl From<Group> for Operation {
+    fn from(operation: Group) -> Operation {
+        Operation::Group(operation)
     }
 }
 

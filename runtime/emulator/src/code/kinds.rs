@@ -333,6 +333,40 @@ pub(crate) struct MatrixProduct {
     pub c: Box<[Slot]>,
 }
 
+/// Which index of a factor of a group's product runs along memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Major {
+    /// The depth: PTX's K-major.
+    Terms,
+    /// Rows of the left, columns of the right factor: PTX's M-major and N-major.
+    Lines,
+}
+
+/// Where the left factor of a group's product is.
+#[derive(Clone, Debug)]
+pub(crate) enum LeftFactor {
+    /// In shared memory: the register of its descriptor.
+    Shared { descriptor: Slot, major: Major },
+    /// 16 rows a warp.
+    Registers(Box<[Slot]>),
+}
+
+/// `wgmma.mma_async` of m64k16 with sums of f32.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupProduct {
+    pub form: MatrixForm,
+    pub columns: usize,
+    pub sums: Box<[Slot]>,
+    pub left: LeftFactor,
+    /// The register of the right factor's descriptor.
+    pub right: Slot,
+    pub right_major: Major,
+    /// Whether products are added to the sums or take their place.
+    pub adds: PredicateRef,
+    /// Whether products change their signs.
+    pub negated: bool,
+}
+
 /// `cp.async`.
 #[derive(Clone, Debug)]
 pub(crate) struct AsyncCopy {

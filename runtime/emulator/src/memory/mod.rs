@@ -4,6 +4,7 @@ mod bits;
 mod global;
 mod history;
 mod local;
+mod products;
 mod race;
 mod shared;
 

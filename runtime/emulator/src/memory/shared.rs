@@ -4,6 +4,7 @@
 use super::Fault;
 use super::POISON;
 use super::bits::Bits;
+use super::products::ProductShadow;
 use super::race::RaceChecker;
 use crate::code::{Ordering, SharedRegion};
 use crate::fault::{Access, FaultKind};
@@ -26,6 +27,7 @@ pub(crate) struct SharedMemory {
     /// Copies under way.
     copies: usize,
     races: Option<RaceChecker>,
+    products: Option<ProductShadow>,
 }
 
 /// Whether races are looked for.
@@ -41,8 +43,10 @@ impl SharedMemory {
     /// Memory of these variables, without values.
     pub fn new(regions: impl Iterator<Item = SharedRegion>, races: RaceCheck) -> SharedMemory {
         let mut placed = Vec::new();
-        let mut length = 0;
+        let mut length = 0_usize;
         for region in regions {
+            // Chunks of 16 bytes are such in the backing store too.
+            length = length.next_multiple_of(16);
             placed.push(Placed { region, start: length });
             length += region.bytes as usize;
         }
@@ -55,7 +59,13 @@ impl SharedMemory {
             pending: Bits::none(length),
             copies: 0,
             races,
+            products: None,
         }
+    }
+
+    /// The same, for a program with products of groups.
+    pub fn with_products(self) -> SharedMemory {
+        SharedMemory { products: Some(ProductShadow::new(self.bytes.len())), ..self }
     }
 
     /// A new block begins.
@@ -63,6 +73,9 @@ impl SharedMemory {
         self.written.clear();
         self.pending.clear();
         self.copies = 0;
+        if let Some(products) = &mut self.products {
+            products.clear();
+        }
         self.order_all();
     }
 
@@ -70,6 +83,38 @@ impl SharedMemory {
         if let Some(races) = &mut self.races {
             races.begin(warp, line, access, ordering);
         }
+        if let Some(products) = &mut self.products {
+            products.begin(warp);
+        }
+    }
+
+    /// What the warp wrote may be read by products.
+    pub fn publish(&mut self, warp: u32) {
+        if let Some(products) = &mut self.products {
+            products.publish(warp);
+        }
+    }
+
+    /// A thread's write, as products see it.
+    #[inline(always)]
+    fn written_beside_products(&mut self, at: usize, bytes: usize, address: u64) -> Result<(), Fault> {
+        self.products.as_mut().map_or(Ok(()), |products| products.write(at, bytes, address))
+    }
+
+    /// A product of a group begins to read 16 bytes: from now until it has ended nothing may write them.
+    pub fn begin_product_read(&mut self, lane: u32, address: u64) -> Result<(), Fault> {
+        self.read(lane, address, 16)?;
+        let at = self.locate(address, 16, Access::Read)?;
+        self.products.as_mut().map_or(Ok(()), |products| products.begin_read(at, address))
+    }
+
+    /// A product has read 16 bytes.
+    pub fn end_product_read(&mut self, lane: u32, address: u64) -> Result<&[u8], Fault> {
+        let at = self.locate(address, 16, Access::Read)?;
+        if let Some(products) = &mut self.products {
+            products.end_read(at);
+        }
+        self.read(lane, address, 16)
     }
 
     pub fn order_all(&mut self) {
@@ -163,6 +208,9 @@ impl SharedMemory {
         if self.not_pending(at, low, values.len()).is_err() {
             return false;
         }
+        if self.written_beside_products(at, values.len(), low).is_err() {
+            return false;
+        }
         if let Some(races) = &mut self.races {
             if !races.untouched(at, values.len()) {
                 return false;
@@ -187,6 +235,7 @@ impl SharedMemory {
     pub fn write(&mut self, lane: u32, address: u64, value: &[u8]) -> Result<(), Fault> {
         let at = self.locate(address, value.len(), Access::Write)?;
         self.not_pending(at, address, value.len())?;
+        self.written_beside_products(at, value.len(), address)?;
         if let Some(races) = &mut self.races {
             let bytes = &self.bytes[at..at + value.len()];
             races.write(lane, at, value.len(), address, |offset| bytes[offset] == value[offset])?;
@@ -217,6 +266,7 @@ impl SharedMemory {
         if let Some(races) = &mut self.races {
             races.write(lane, at, N, address, |_| false)?;
         }
+        self.written_beside_products(at, N, address)?;
         let mut old = [0; N];
         old.copy_from_slice(&self.bytes[at..at + N]);
         self.bytes[at..at + N].copy_from_slice(&change(old));
@@ -227,6 +277,7 @@ impl SharedMemory {
     pub fn begin_copy(&mut self, lane: u32, address: u64, bytes: usize) -> Result<(), Fault> {
         let at = self.locate(address, bytes, Access::Write)?;
         self.not_pending(at, address, bytes)?;
+        self.written_beside_products(at, bytes, address)?;
         if let Some(races) = &mut self.races {
             races.write(lane, at, bytes, address, |_| false)?;
         }
@@ -240,6 +291,7 @@ impl SharedMemory {
     pub fn end_copy(&mut self, lane: u32, address: u64, value: &[u8]) -> Result<(), Fault> {
         let at = self.locate(address, value.len(), Access::Write)?;
         self.pending.remove(at, value.len());
+        self.written_beside_products(at, value.len(), address)?;
         self.copies = self.copies.saturating_sub(1);
         self.written.insert(at, value.len());
         self.bytes[at..at + value.len()].copy_from_slice(value);

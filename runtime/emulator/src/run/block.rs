@@ -1,5 +1,6 @@
 //! A launch: its blocks one after another, and the warps of each in turn until all have ended, wait for ever, or do wrong.
 
+use super::group::Meetings;
 use super::lanes::Isa;
 use super::warp::{Status, Warp};
 use super::{Ran, Thrown};
@@ -34,6 +35,8 @@ pub(super) struct Executor<'a> {
     pub spent: u64,
     /// Warps that have arrived at each barrier without waiting.
     pub arrived: [u32; 16],
+    /// Which warps of groups have run which of their instructions.
+    pub meetings: Meetings,
 }
 
 /// Runs a launch, and says how many instructions its warps ran.
@@ -46,8 +49,10 @@ pub(crate) fn launch(launch: Launch<'_>) -> Result<u64, Box<LaunchFault>> {
     let dynamic = SharedRegion { base: 0, bytes: u64::from(shape.shared_bytes) };
     let regions = std::iter::once(dynamic).filter(|region| region.bytes > 0);
     let shared = SharedMemory::new(regions.chain(code.shared.iter().copied()), launch.races);
+    let shared = if launch.program.has_group_products { shared.with_products() } else { shared };
     let mut warps = warps_of(shape);
-    let mut executor = Executor { launch, shared, block: [0; 3], spent: 0, arrived: [0; 16] };
+    let meetings = Meetings::default();
+    let mut executor = Executor { launch, shared, block: [0; 3], spent: 0, arrived: [0; 16], meetings };
     for z in 0..shape.grid[2] {
         for y in 0..shape.grid[1] {
             for x in 0..shape.grid[0] {
@@ -84,6 +89,7 @@ impl Executor<'_> {
     fn run_block(&mut self, warps: &mut [Warp]) -> Result<(), Box<LaunchFault>> {
         self.shared.clear();
         self.arrived = [0; 16];
+        self.meetings = Meetings::default();
         let program = self.launch.program;
         let code = &program.functions[self.launch.kernel];
         for warp in warps.iter_mut() {
@@ -103,13 +109,20 @@ impl Executor<'_> {
                 }
             }
             if warps.iter().all(|warp| matches!(warp.status, Status::Done)) {
-                return Ok(());
+                return self.incomplete_group(warps).map_or(Ok(()), Err);
             }
             let opened = self.open_barriers(warps);
             if !ran && !opened {
-                return Err(self.deadlock(warps));
+                return Err(self.incomplete_group(warps).unwrap_or_else(|| self.deadlock(warps)));
             }
         }
+    }
+
+    /// The fault of a group of which some warps never came to what the others ran.
+    fn incomplete_group(&self, warps: &[Warp]) -> Option<Box<LaunchFault>> {
+        let (index, kind) = self.meetings.incomplete()?;
+        let warp = warps.get(index as usize)?;
+        Some(self.fault(warp, Thrown { lane: 0, kind }))
     }
 
     fn deadlock(&self, warps: &[Warp]) -> Box<LaunchFault> {

@@ -43,6 +43,7 @@ impl Executor<'_> {
                 Operation::Movement(operation) => movement(isa, warp, mask, self.spent, operation),
                 Operation::Test(operation) => test(isa, warp, mask, operation),
                 Operation::Memory(operation) => self.memory(warp, instruction.line, mask, operation)?,
+                Operation::Group(operation) => self.group(warp, instruction.line, mask, operation)?,
                 Operation::Together(operation) => self.together(warp, mask, operation)?,
             }
             next(warp);

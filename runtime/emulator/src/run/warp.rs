@@ -2,6 +2,7 @@
 //! place first, and groups that meet are one again.
 
 use super::copies::Copies;
+use super::group::Products;
 use super::lanes::File;
 use crate::code::{BarrierKind, Code, PredicateRef, SLOT_WORDS, Slot};
 use crate::memory::LocalMemory;
@@ -110,6 +111,7 @@ pub(super) struct Warp {
     pub predicates: Vec<u32>,
     pub local: LocalMemory,
     pub copies: Copies,
+    pub products: Products,
     pub status: Status,
 }
 
@@ -125,6 +127,7 @@ impl Warp {
             predicates: Vec::new(),
             local: LocalMemory::new(32),
             copies: Copies::default(),
+            products: Products::default(),
             status: Status::Ready,
         }
     }
@@ -136,6 +139,7 @@ impl Warp {
         self.registers.clear();
         self.predicates.clear();
         self.copies = Copies::default();
+        self.products = Products::default();
         self.status = Status::Ready;
     }
 

@@ -7,6 +7,7 @@ mod support;
 mod control;
 mod conversions;
 mod floats;
+mod groups;
 mod halves;
 mod integers;
 mod lanes;

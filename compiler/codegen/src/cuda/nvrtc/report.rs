@@ -29,7 +29,8 @@ impl Report {
     pub(super) fn of(log: &str) -> Self {
         let mut report = Self::default();
         for line in log.lines() {
-            if line.contains("warning") {
+            // The assembler calls this information: products of groups that it makes one after another.
+            if line.contains("warning") || line.contains("Potential Performance Loss") {
                 report.warnings.push(line.to_owned());
             } else if let Some((_, rest)) = line.split_once("Compiling entry function '") {
                 let name = rest.split('\'').next().unwrap_or_default().to_owned();
@@ -69,7 +70,8 @@ mod tests {
 
     #[test]
     fn registers_spills_and_warnings_are_read() {
-        let log = "kernels.cu(3): warning #177-D: variable \"x\" was declared but never referenced\n\
+        let log = "ptxas info    : (C7515) Potential Performance Loss: wgmma.mma_async instructions are serialized\n\
+            kernels.cu(3): warning #177-D: variable \"x\" was declared but never referenced\n\
             ptxas info    : Compiling entry function 'norm_k4' for 'sm_100a'\n\
             ptxas info    : Function properties for norm_k4\n\
             ptxas         .     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n\
@@ -84,6 +86,6 @@ mod tests {
         };
         assert!(!kernel.is_in_registers());
         assert_eq!(report.kernels, [kernel]);
-        assert_eq!(report.warnings.len(), 1);
+        assert_eq!(report.warnings.len(), 2);
     }
 }

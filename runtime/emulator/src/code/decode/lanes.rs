@@ -169,7 +169,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn fragment(
+    pub(super) fn fragment(
         &mut self,
         operand: &Operand,
         count: usize,

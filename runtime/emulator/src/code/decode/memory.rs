@@ -1,4 +1,4 @@
-//! Opcodes that touch memory: `ld`, `st`, `atom`, `red`, `cp.async`, `ldmatrix`, `stmatrix`, and the hints that do nothing here.
+//! Opcodes that touch memory: `ld`, `st`, `atom`, `red`, `cp.async`, `ldmatrix`, `stmatrix`, and the fences and hints that do nothing here.
 
 use super::words::Words;
 use super::{Decoded, Decoder};
@@ -83,6 +83,7 @@ impl Decoder<'_> {
             "atom" | "red" => self.atomic(words, operands)?,
             "cp" => self.copy(words, operands)?,
             "ldmatrix" | "stmatrix" => self.matrix_access(words, operands)?,
+            "fence" if words.peek() == Some("proxy") => self.proxy_fence(words),
             "membar" | "fence" | "prefetch" | "prefetchu" | "applypriority" | "discard" => {
                 words.take_rest();
                 self.push(Operation::Nothing);

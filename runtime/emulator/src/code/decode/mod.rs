@@ -5,6 +5,7 @@
 mod arithmetic;
 mod compare;
 mod control;
+mod group;
 mod lanes;
 mod memory;
 mod moves;
@@ -17,7 +18,7 @@ use super::{
     Code, Field, Instruction, LANES, PredicateRef, Program, SLOT_WORDS, STATIC_SHARED, SharedRegion, Slot,
 };
 use crate::ptx::{Function, FunctionKind, Item, Module, PtxError, RawInstruction, Space, Type, Variable};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use words::Words;
 
 type Decoded<T> = Result<T, PtxError>;
@@ -46,7 +47,8 @@ pub(crate) fn decode(module: &Module, addresses: &HashMap<String, u64>) -> Decod
         code.shared.extend(shared_by_all.iter().chain(&of_calls));
         code.shared.sort_by_key(|region| region.base);
     }
-    Ok(Program { functions, kernels, files: module.files.clone() })
+    let has_group_products = functions.iter().flat_map(|code| &code.instructions).any(group::is_product);
+    Ok(Program { functions, kernels, files: module.files.clone(), has_group_products })
 }
 
 fn with_bodies(module: &Module) -> impl Iterator<Item = &Function> {
@@ -132,6 +134,8 @@ struct Decoder<'a> {
     guard: Option<PredicateRef>,
     /// The predicate that holds the carry, where one is used.
     carry: Option<u32>,
+    /// Registers that products of groups use.
+    watched: HashSet<String>,
 }
 
 fn function_code(outer: &mut Names, function: &Function) -> Decoded<Code> {
@@ -162,6 +166,7 @@ fn function_code(outer: &mut Names, function: &Function) -> Decoded<Code> {
         source: (0, 0),
         guard: None,
         carry: None,
+        watched: group::registers_of_products(function),
     };
     decoder.parameters(function);
     for item in function.body.iter().flatten() {
@@ -298,11 +303,13 @@ impl Decoder<'_> {
         };
         let mut words = Words::new(&raw.opcode, raw.line);
         let operands = raw.operands.as_slice();
+        self.touch(raw);
         let known = self.move_opcode(&mut words, operands)?
             || self.arithmetic_opcode(&mut words, operands)?
             || self.compare_opcode(&mut words, operands)?
             || self.memory_opcode(&mut words, operands)?
             || self.lane_opcode(&mut words, operands)?
+            || self.group_opcode(&mut words, operands)?
             || self.control_opcode(&mut words, operands)?;
         if !known {
             return self.fail(format!("the opcode `{}` is not known to the emulator", raw.opcode));
