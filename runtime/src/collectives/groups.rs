@@ -27,7 +27,7 @@ impl Groups {
     #[must_use]
     pub fn new(program: &Program) -> Self {
         let mut groups = Self::default();
-        program.collectives().for_each(|collective| groups.note(collective));
+        program.collectives().for_each(|(_, collective)| groups.note(collective));
         for family in &mut groups.families {
             family.of_rank = family_groups(program, &family.axes, family.tensors);
         }

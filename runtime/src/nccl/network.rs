@@ -9,7 +9,7 @@ use crate::collectives::groups::Groups;
 use crate::error::{Result, RuntimeError};
 use crate::gpu::Gpu;
 use crate::network::{Broken, Call, Network};
-use crate::program::{CollectiveKind, Instruction, Operation, Program};
+use crate::program::{Collective, CollectiveKind, LocationId, Program};
 use dtlc_emulator::{CudaDriver, DriverError, Event};
 
 /// NCCL between the GPUs of a program's ranks.
@@ -43,8 +43,7 @@ impl NcclNetwork {
         let groups = axes.map(|axes| world.over(&program.mesh, axes, has_failed).map(Mutex::new));
         let groups = groups.collect::<Result<_>>()?;
         let name = program.mesh.rank_name(world.index());
-        let mut places = Vec::new();
-        name_collectives(program, &program.instructions, &mut places);
+        let places = names(program);
         let (world, started) = (Mutex::new(world), Mutex::default());
         Ok(Self { gpu, name, groups, world, places, started, patience })
     }
@@ -161,34 +160,21 @@ impl Started {
     }
 }
 
-/// Names a program's collectives by their kinds and places, in the order in which [`crate::link`] numbers them.
-fn name_collectives(program: &Program, body: &[Instruction], names: &mut Vec<String>) {
-    for instruction in body {
-        match &instruction.operation {
-            Operation::Loop(nested) => name_collectives(program, &nested.body, names),
-            Operation::Collective(collective) => {
-                let kind = match collective.kind {
-                    CollectiveKind::AllGather => "all_gather",
-                    CollectiveKind::ReduceScatter(_) => "reduce_scatter",
-                    CollectiveKind::AllReduce(_) => "all_reduce",
-                    CollectiveKind::AllToAll => "all_to_all",
-                    CollectiveKind::Permute(_) => "permute",
-                };
-                let place = program.locations.get(instruction.location.index());
-                let place = place.map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
-                names.push(format!("{kind} at {place}"));
-            }
-            Operation::Kernel(_)
-            | Operation::Matmul { .. }
-            | Operation::Attention(_)
-            | Operation::AttentionBackward(_)
-            | Operation::Take { .. }
-            | Operation::ScatterAdd { .. }
-            | Operation::Copy { .. }
-            | Operation::Fill { .. }
-            | Operation::Done(_) => {}
-        }
-    }
+/// Names a program's collectives by their kinds and places, in the order of their numbers.
+fn names(program: &Program) -> Vec<String> {
+    let name = |(location, collective): (LocationId, &Collective)| {
+        let kind = match collective.kind {
+            CollectiveKind::AllGather => "all_gather",
+            CollectiveKind::ReduceScatter(_) => "reduce_scatter",
+            CollectiveKind::AllReduce(_) => "all_reduce",
+            CollectiveKind::AllToAll => "all_to_all",
+            CollectiveKind::Permute(_) => "permute",
+        };
+        let place = program.locations.get(location.index());
+        let place = place.map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
+        format!("{kind} at {place}")
+    };
+    program.collectives().map(name).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -151,6 +151,10 @@ pub struct Program {
 impl Program {
     /// What the instructions do, in order; what a loop repeats stands behind it, once.
     pub fn operations(&self) -> impl Iterator<Item = &Operation> {
+        self.all_instructions().map(|instruction| &instruction.operation)
+    }
+
+    fn all_instructions(&self) -> impl Iterator<Item = &Instruction> {
         let mut lists = vec![self.instructions.iter()];
         std::iter::from_fn(move || {
             loop {
@@ -161,15 +165,15 @@ impl Program {
                 if let Operation::Loop(nested) = &instruction.operation {
                     lists.push(nested.body.iter());
                 }
-                return Some(&instruction.operation);
+                return Some(instruction);
             }
         })
     }
 
-    /// The collectives, in the order of their numbers.
-    pub fn collectives(&self) -> impl Iterator<Item = &Collective> {
-        self.operations().filter_map(|operation| match operation {
-            Operation::Collective(collective) => Some(collective),
+    /// The collectives and where they come from, in the order of their numbers.
+    pub fn collectives(&self) -> impl Iterator<Item = (LocationId, &Collective)> {
+        self.all_instructions().filter_map(|instruction| match &instruction.operation {
+            Operation::Collective(collective) => Some((instruction.location, collective)),
             Operation::Loop(_)
             | Operation::Kernel(_)
             | Operation::Matmul { .. }
