@@ -169,19 +169,9 @@ fn of_placement(error: &PlacementError, places: &[Option<OriginInfo>], sources: 
         PlacementErrorKind::NoEffect => Code::NoEffect,
         PlacementErrorKind::Internal => Code::Fault,
     };
-    let mut diagnostic = match error.kind {
-        PlacementErrorKind::NoEffect => Diagnostic::warning(code, error.message.clone()),
-        PlacementErrorKind::UnknownAxis
-        | PlacementErrorKind::AxisTwice
-        | PlacementErrorKind::NoMatch
-        | PlacementErrorKind::UnknownName
-        | PlacementErrorKind::NotDivisible
-        | PlacementErrorKind::DuplicateRule
-        | PlacementErrorKind::Conflict
-        | PlacementErrorKind::StackedDimension
-        | PlacementErrorKind::NeedsLeave
-        | PlacementErrorKind::Internal => Diagnostic::error(code, error.message.clone()),
-    };
+    let of_severity =
+        if error.kind == PlacementErrorKind::NoEffect { Diagnostic::warning } else { Diagnostic::error };
+    let mut diagnostic = of_severity(code, error.message.clone());
     for ((place, label), info) in error.places.iter().zip(places) {
         let span = match place {
             partition::Place::Plan(span) => Some(*span),

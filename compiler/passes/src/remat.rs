@@ -69,14 +69,16 @@ fn in_region(program: &mut Program, choice: Choice<'_>, region: &mut Region) -> 
 }
 
 /// Whether a value of a scan's body is a weight in another type than it is stored in.
-fn is_converted_weight(program: &Program, scan: &Scan, value: Value) -> bool {
-    let made = scan.body.insts.iter().find(|inst| inst.results.contains(&value));
-    made.is_some_and(|inst| {
-        let is_stored = scan.body.params[scan.carries..].contains(&inst.args[0]);
-        inst.op == Op::Map(ScalarOp::Cast)
-            && is_stored
-            && program.values[inst.args[0]].role == Role::Parameter
-    })
+fn is_converted_weight(
+    program: &Program,
+    scan: &Scan,
+    definition: &FxHashMap<Value, usize>,
+    value: Value,
+) -> bool {
+    let Some(&index) = definition.get(&value) else { return false };
+    let inst = &scan.body.insts[index];
+    let is_stored = |arg: &Value| scan.body.params[scan.carries..].contains(arg);
+    movement(program, inst) == Some(Movement::Conversion) && is_stored(&inst.args[0])
 }
 
 /// Something that the forward scan keeps for the backward scan.
@@ -97,11 +99,12 @@ fn in_pair(
     let Some(residuals) = residuals(region, forward, backward) else { return false };
     let Op::Scan(from) = region.insts[forward].op.clone() else { return false };
     let moved = moved_anew(program, &region.insts[forward], &region.insts[backward]);
+    let definition = definitions(&from.body);
     let kept = match choice {
-        Choice::Rules(rules) => kept(program, rules, &from, &residuals, &moved),
+        Choice::Rules(rules) => kept(program, rules, &from, &definition, &residuals, &moved),
         Choice::AllButConverted => {
             let made = residuals.iter().map(|residual| residual.made);
-            made.filter(|&made| !is_converted_weight(program, &from, made)).collect()
+            made.filter(|&made| !is_converted_weight(program, &from, &definition, made)).collect()
         }
     };
     let dropped: Vec<&Residual> =
@@ -112,7 +115,6 @@ fn in_pair(
     let known = residuals.iter().filter(|residual| kept.contains(&residual.made));
     let mut copies: FxHashMap<Value, Value> = known.map(|residual| (residual.made, residual.read)).collect();
     copies.extend(shared_slices(&region.insts[forward], &region.insts[backward]));
-    let definition = definitions(&from.body);
     let gathers = gathers_of_parts(program, &from, &definition, &region.insts[backward], &residuals);
     let mut replay = Replay {
         program,
@@ -238,6 +240,7 @@ fn kept(
     program: &Program,
     rules: &[Remat],
     forward: &Scan,
+    definition: &FxHashMap<Value, usize>,
     residuals: &[Residual],
     moved: &FxHashSet<Value>,
 ) -> FxHashSet<Value> {
@@ -248,10 +251,9 @@ fn kept(
         }
         _ => false,
     };
-    let definition = definitions(&forward.body);
     let carries: FxHashSet<Value> = forward.body.params[..forward.carries].iter().copied().collect();
     // Parts of gathered parameters are there to be kept, whatever becomes of the rest.
-    let is_part = |made: &Value| gathered(program, forward, &definition, *made).is_some();
+    let is_part = |made: &Value| gathered(program, forward, definition, *made).is_some();
     let mut kept: FxHashSet<Value> = residuals.iter().map(|residual| residual.made).filter(is_part).collect();
     let mut known = moved.clone();
     known.extend(&kept);
@@ -261,7 +263,7 @@ fn kept(
             sorted.sort_by_key(|value| definition.get(value).copied());
             for value in sorted.into_iter().filter(|value| !is_part(value)) {
                 let slice = forward.body.params[forward.carries..].contains(&value);
-                if !slice && !follows(forward, &definition, &known, value) {
+                if !slice && !follows(forward, definition, &known, value) {
                     kept.insert(value);
                     known.insert(value);
                 }
@@ -274,7 +276,7 @@ fn kept(
             let named: FxHashSet<Value> =
                 paths.iter().flat_map(|path| resolve(program, &path.segments)).collect();
             for residual in residuals {
-                if carries.contains(&residual.made) || is_named(forward, &definition, &named, residual.made) {
+                if carries.contains(&residual.made) || is_named(forward, definition, &named, residual.made) {
                     kept.insert(residual.made);
                 }
             }
