@@ -10,12 +10,9 @@ use crate::backend::{Start, on_cpu};
 use crate::chain::{Mode, compile_text};
 use crate::golden::{Golden, file, start, step};
 use dtlc::pipeline::Compilation;
+use dtlc::verification::rounding::Interpreted;
 use dtlc_codegen::assemble::Assembled;
-use dtlc_ir::interpret::{Options, Rounding, Tensor, interpret_ranks};
-use dtlc_ir::{DType, Program, Value};
-use dtlc_runtime::files::weights::unstack;
-use dtlc_runtime::program::StateId;
-use dtlc_runtime::session::Session;
+use dtlc_ir::interpret::Rounding;
 use dtlc_runtime::tensor::HostTensor;
 use indexmap::IndexMap;
 
@@ -59,8 +56,14 @@ impl Bounds {
         let made = compilation.assembled.expect("the last stage");
         let planned = compilation.scheduled.expect("a stage before it").planned;
         let session = start(made.clone(), plan, &golden, on_cpu);
-        let arguments = arguments(&planned, &session, &golden);
-        let interpreted = |rounding| interpreted(&planned, &session, &arguments, rounding);
+        let (tokens, labels) = golden.batch(0);
+        let inputs = [("tokens".to_owned(), tokens), ("labels".to_owned(), labels)].into_iter().collect();
+        let first = Interpreted::first_step(&planned, &session, &inputs, 0)
+            .unwrap_or_else(|failure| panic!("{failure:?}"));
+        let interpreted = |rounding| -> Results {
+            let outputs = first.outputs(rounding).unwrap_or_else(|failure| panic!("{failure:?}"));
+            outputs.iter().map(|(name, tensor)| (name.clone(), wide(tensor))).collect()
+        };
         let exact = interpreted(Rounding::None);
         let samples: Vec<Results> = (0..SAMPLES).map(|seed| interpreted(Rounding::Chance(seed))).collect();
         let bound = |(name, expected): (String, Vec<f64>)| {
@@ -112,50 +115,4 @@ fn reference(golden: &Golden) -> Results {
     let gradients = golden.gradients();
     let gradients = gradients.iter().map(|(name, tensor)| (format!("grad.{name}"), wide(tensor)));
     [("loss".to_owned(), golden.numbers("losses")[..1].to_vec())].into_iter().chain(gradients).collect()
-}
-
-/// The numbers that a session starts from, as the interpreter takes them.
-fn arguments(program: &Program, session: &Session, golden: &Golden) -> Vec<Tensor> {
-    let (tokens, labels) = golden.batch(0);
-    let state = |index: usize| session.state(StateId(index as u32)).unwrap_or_else(|error| panic!("{error}"));
-    let states =
-        program.states.iter().enumerate().map(|(index, it)| tensor(program, it.value, &state(index)));
-    let inputs = program.inputs.iter().map(|input| match input.name.as_str() {
-        "tokens" => tensor(program, input.value, &tokens),
-        "labels" => tensor(program, input.value, &labels),
-        "step" => Tensor::from_fn([], |_| 1.0),
-        other => panic!("an input `{other}`"),
-    });
-    states.chain(inputs).collect()
-}
-
-fn tensor(program: &Program, value: Value, host: &HostTensor) -> Tensor {
-    let ty = program.ty(value);
-    let shape = ty.dims.iter().map(|&dim| (dim, program.dims[dim].size as usize));
-    let word = |index: usize| {
-        let bytes = [0, 1, 2, 3].map(|byte| host.bytes[4 * index + byte]);
-        f64::from(u32::from_le_bytes(bytes))
-    };
-    let floats = host.to_f32();
-    Tensor::from_fn(shape, |index| match ty.dtype {
-        DType::F32 | DType::Bf16 => f64::from(floats[index]),
-        DType::I32 | DType::U32 | DType::Bool => word(index),
-    })
-}
-
-/// Loss and gradients of the program with such rounding.
-fn interpreted(program: &Program, session: &Session, arguments: &[Tensor], rounding: Rounding) -> Results {
-    let options = Options { seed: 0, rounding };
-    let outcome = interpret_ranks(program, arguments, &options).unwrap_or_else(|fault| panic!("{fault}"));
-    let mut results = Results::new();
-    for (output, named) in program.outputs.iter().zip(&session.program().outputs) {
-        let yielded = outcome.output(program, &output.name);
-        let tensor =
-            yielded.unwrap_or_else(|| panic!("no {}", output.name)).ordered(&program.ty(output.value).dims);
-        let numbers: Vec<f32> = tensor.data.iter().map(|&number| number as f32).collect();
-        let host = HostTensor::from_f32(&named.layout.global_shape(), &numbers);
-        let parts = unstack(&named.name, host).into_iter();
-        results.extend(parts.map(|(name, part)| (name, part.to_f32().into_iter().map(f64::from).collect())));
-    }
-    results
 }

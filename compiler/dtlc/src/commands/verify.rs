@@ -8,7 +8,7 @@ use crate::load::{SourceText, options};
 use crate::output::Output;
 use crate::pipeline::{Mode, Stage, compile};
 use crate::verification::shrink::{self, Change};
-use crate::verification::{Differences, compare};
+use crate::verification::{Difference, Differences, compare};
 use dtlc_lang::{Compiled, Options};
 use serde_json::json;
 
@@ -29,38 +29,43 @@ pub fn run(arguments: &Verify, output: &Output) -> Result<(), Failure> {
     if found.ranks == 1 {
         output.note("there is one rank, so the program was compared with itself: choose a plan with a mesh");
     }
-    if is_good(&found) {
+    let differences = [&found.loss, &found.gradients.worst, &found.parameters.worst];
+    let Some(beyond) = differences.into_iter().find(|difference| !difference.is_explained()) else {
         return Ok(());
-    }
-    let errors = [&found.gradient, &found.parameter];
-    if let Some((_, name)) = errors.into_iter().find(|(error, _)| error.is_nan()) {
+    };
+    if beyond.error.is_nan() {
         return Err(Failure::Fault(format!(
-            "`{name}` is not a number, so there is nothing to compare; `dtlc train --check-finite` names the first value \
-             that is not"
+            "`{}` is not a number, so there is nothing to compare; `dtlc train --check-finite` names the first value \
+             that is not",
+            beyond.name
         )));
     }
     Err(Failure::Fault(format!(
-        "{} rank(s) and one differ by more than {:.1e}, worst in `{}`",
-        found.ranks, found.bound, found.gradient.1
+        "{} rank(s) and one differ by {:.1e} in `{}`, where rounding explains {:.1e}",
+        found.ranks, beyond.error, beyond.name, beyond.bound
     )))
 }
 
 fn is_good(found: &Differences) -> bool {
-    // A comparison with NaN is false.
-    [found.loss, found.gradient.0, found.parameter.0].iter().all(|&error| error <= found.bound)
+    [&found.loss, &found.gradients.worst, &found.parameters.worst].iter().all(|it| it.is_explained())
 }
 
 fn show(found: &Differences, changes: &[Change], output: &Output) -> Result<(), Failure> {
-    let worst = if found.gradient.0 >= found.parameter.0 { &found.gradient.1 } else { &found.parameter.1 };
+    let (gradient, parameter) = (&found.gradients.worst, &found.parameters.worst);
     if output.json {
+        let worst = if gradient.error / gradient.bound >= parameter.error / parameter.bound {
+            gradient
+        } else {
+            parameter
+        };
         return output.json(&json!({
             "ranks": found.ranks,
             "ok": is_good(found),
-            "loss_rel_err": found.loss,
-            "max_grad_rel_err": found.gradient.0,
-            "max_param_rel_err": found.parameter.0,
-            "worst": worst,
-            "bound": found.bound,
+            "loss_rel_err": found.loss.error,
+            "max_grad_rel_err": found.gradients.largest,
+            "max_param_rel_err": found.parameters.largest,
+            "worst": worst.name,
+            "bound": worst.bound,
             "shrunk": changes.iter().map(|it| json!({ "name": it.name, "from": it.from, "to": it.to })).collect::<Vec<_>>(),
         }));
     }
@@ -71,9 +76,15 @@ fn show(found: &Differences, changes: &[Change], output: &Output) -> Result<(), 
             .collect();
         output.text(&format!("in small: {}\n", list.join(", ")))?;
     }
+    let line = |what: &str, it: &Difference| format!("  {what:<10} {:.2e} of {:.1e}", it.error, it.bound);
     output.text(&format!(
-        "{} rank(s) against one, errors relative (bound {:.1e}):\n  loss       {:.2e}\n  gradients  {:.2e}  worst {}\n  parameters {:.2e}  worst {}\n",
-        found.ranks, found.bound, found.loss, found.gradient.0, found.gradient.1, found.parameter.0, found.parameter.1
+        "{} rank(s) against one, errors relative and what rounding explains:\n{}\n{}  worst {}\n{}  worst {}\n",
+        found.ranks,
+        line("loss", &found.loss),
+        line("gradients", gradient),
+        gradient.name,
+        line("parameters", parameter),
+        parameter.name,
     ))
 }
 

@@ -3,14 +3,16 @@
 //! From typed models to errors by tensor. Prints nothing; what is too much is `dtlc verify`'s to say.
 
 pub mod random;
+pub mod rounding;
 pub mod shrink;
 
 use crate::device::{Processor, Target};
 use crate::failure::Failure;
 use crate::machine::{index_bounds, start_parts};
-use crate::pipeline::{Mode, Stage, compile_parts};
+use crate::pipeline::{Compilation, Mode, Stage, compile_parts};
 use cranelift_entity::PrimaryMap;
-use dtlc_ir::{DType, Inst, Literal, Op, Program, Region};
+use dtlc_ir::interpret::Rounding;
+use dtlc_ir::{DType, Literal, Op, Region};
 use dtlc_lang::model::{Element, Elementwise, Graph, Input, Node, NodeId, Operation, ScopeId, TensorType};
 use dtlc_lang::plan::{Optimizer, Plan, Precision};
 use dtlc_lang::{Compiled, Span};
@@ -18,26 +20,69 @@ use dtlc_runtime::files::weights::parameters;
 use dtlc_runtime::session::Session;
 use dtlc_runtime::tensor::HostTensor;
 use dtlc_runtime::train::outputs;
-use indexmap::IndexMap;
+use rounding::{Interpreted, Results};
 
 /// The learning rate of the one step of SGD: so large that parameters show what their gradients were.
 const LEARNING_RATE: f64 = 1.0;
 /// Some gradients are zero in exact arithmetic: errors are never relative to less than this part of the largest.
 const FLOOR: f64 = 1e-3;
 
+/// What f32 may differ by, relative.
+const EXACT: f64 = 1e-5;
+/// Pairs of results whose values were rounded up or down by chance.
+const PAIRS: u64 = 3;
+/// A normal error is larger than so many times the root mean square of three others once in a thousand (Student's t, three degrees of
+/// freedom, both sides).
+const STUDENT: f64 = 12.924;
+/// The largest error of many hardly varies: so many times the mean one is enough where chance rounds twice as much as backends.
+const MANY: f64 = 4.0;
+/// Elements that are many.
+const ENOUGH: usize = 16;
+
+/// An error and what rounding alone can explain of it, both relative.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Difference {
+    /// Whose it is.
+    pub name: String,
+    /// The error.
+    pub error: f64,
+    /// The bound.
+    pub bound: f64,
+}
+
+impl Difference {
+    /// Whether rounding explains it. What is not a number, nothing explains.
+    #[must_use]
+    pub fn is_explained(&self) -> bool {
+        self.error <= self.bound
+    }
+
+    /// How near the bound it is: above 1 beyond it.
+    fn share(&self) -> f64 {
+        if self.error.is_nan() { f64::INFINITY } else { self.error / self.bound }
+    }
+}
+
+/// The differences of many tensors.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Worst {
+    /// The largest error of all.
+    pub largest: f64,
+    /// The one that is nearest to its bound.
+    pub worst: Difference,
+}
+
 /// The differences between many ranks and one.
 #[derive(Clone, Debug)]
 pub struct Differences {
     /// Ranks of the plan.
     pub ranks: u64,
-    /// Of the loss, relative.
-    pub loss: f64,
-    /// The largest of all gradients, and whose it is.
-    pub gradient: (f64, String),
-    /// The largest of all updated parameters, and whose it is.
-    pub parameter: (f64, String),
-    /// What rounding alone can explain.
-    pub bound: f64,
+    /// Of the loss.
+    pub loss: Difference,
+    /// Of all gradients.
+    pub gradients: Worst,
+    /// Of all updated parameters.
+    pub parameters: Worst,
 }
 
 /// Compares.
@@ -49,74 +94,150 @@ pub fn compare(
     processor: (&Processor, &Target),
     seed: u64,
 ) -> Result<Differences, Failure> {
-    let plan = compiled.plan.clone().unwrap_or_else(|| without_placement(compiled));
-    let many = Plan { optimizer: Some(sgd(plan.span, plan.optimizer.as_ref())), ..plan };
-    let one = alone(&many);
-    let compilation =
-        compile_parts(&compiled.sources, &compiled.model, Some(&many), Mode::Train, Stage::Sharded)
-            .map_err(|trouble| trouble.into_failure(&compiled.sources))?;
-    let bounds = index_bounds(&compilation.logical);
-    let start =
-        |plan: &Plan, mode| start_parts(&compiled.sources, &compiled.model, Some(plan), mode, processor);
-
-    let mut reference = start(&one, Mode::Gradients)?;
-    reference.initialise(seed)?;
-    let weights = random::weights(&mut reference, seed)?;
-    let inputs = random::inputs(reference.program(), &bounds, marks_ignored(&compilation.logical.main), seed);
-    let step = |mut session: Session| -> Result<Session, Failure> {
-        random::set(&mut session, &weights, &inputs)?;
-        session.step(1, seed)?;
-        Ok(session)
-    };
-    let reference = outputs(&step(reference)?)?;
-    let session = step(start(&many, Mode::Gradients)?)?;
-    let ranks = session.program().mesh.ranks();
-    let placed = outputs(&session)?;
-    drop(session);
-    let updated = parameters(&step(start(&one, Mode::Train)?)?)?;
-    let placed_update = parameters(&step(start(&many, Mode::Train)?)?)?;
-
-    let is_gradient = |name: &str| name.starts_with("grad.");
-    let largest = largest(reference.iter().filter(|(name, _)| is_gradient(name)).map(|(_, tensor)| tensor));
-    let gradients = reference.iter().filter(|(name, _)| is_gradient(name));
+    let comparison = Comparison::of(compiled, processor, seed)?;
+    let gradients = comparison.step(Mode::Gradients)?;
+    let updated = comparison.step(Mode::Train)?;
+    let is_gradient = |name: &&String| name.starts_with("grad.");
+    let tensors = gradients.expected.iter().filter(|(name, _)| is_gradient(name));
+    let floor = FLOOR * largest(tensors.map(|(_, tensor)| tensor));
     Ok(Differences {
-        ranks,
-        loss: relative(number(&reference, "loss")?, number(&placed, "loss")?),
-        gradient: worst(gradients, &placed, FLOOR * largest, "grad.")?,
-        parameter: worst(updated.iter(), &placed_update, FLOOR * largest, "")?,
-        bound: bound(&many.precision, &compilation.logical),
+        ranks: comparison.many.mesh.iter().map(|axis| axis.size).product(),
+        loss: gradients.difference("loss", f64::MIN_POSITIVE)?,
+        gradients: gradients.worst(gradients.expected.keys().filter(is_gradient), floor)?,
+        parameters: updated.worst(updated.expected.keys(), floor)?,
     })
 }
 
-/// The largest error of all tensors, and whose it is.
-fn worst<'a>(
-    expected: impl Iterator<Item = (&'a String, &'a HostTensor)>,
-    got: &IndexMap<String, HostTensor>,
-    floor: f64,
-    prefix: &str,
-) -> Result<(f64, String), Failure> {
-    let mut worst = (0.0, String::new());
-    for (name, tensor) in expected {
-        let other =
-            got.get(name).ok_or_else(|| Failure::Bug(format!("`{name}` is no result of the plan")))?;
-        let error = error(tensor, other, floor);
-        // Not a number is worse than any.
-        if worst.1.is_empty() || error > worst.0 || error.is_nan() {
-            worst = (error, name.strip_prefix(prefix).unwrap_or(name).to_owned());
-        }
-    }
-    Ok(worst)
+/// A plan and the same mathematics on one rank, with what both start from.
+struct Comparison<'a> {
+    compiled: &'a Compiled,
+    processor: (&'a Processor, &'a Target),
+    seed: u64,
+    one: Plan,
+    many: Plan,
+    weights: Results,
+    inputs: Results,
 }
 
-/// The largest difference over the larger of the tensor's largest element and the floor.
-fn error(expected: &HostTensor, got: &HostTensor, floor: f64) -> f64 {
-    let (expected, got) = (expected.to_f32(), got.to_f32());
+impl<'a> Comparison<'a> {
+    fn of(
+        compiled: &'a Compiled,
+        processor: (&'a Processor, &'a Target),
+        seed: u64,
+    ) -> Result<Comparison<'a>, Failure> {
+        let plan = compiled.plan.clone().unwrap_or_else(|| without_placement(compiled));
+        let many = Plan { optimizer: Some(sgd(plan.span, plan.optimizer.as_ref())), ..plan };
+        let one = alone(&many);
+        let none = Results::new;
+        let bare = Comparison { compiled, processor, seed, one, many, weights: none(), inputs: none() };
+        let logical = bare.compilation(Mode::Gradients, Stage::Sharded)?.logical;
+        let mut session = bare.start(&bare.one, Mode::Gradients)?;
+        session.initialise(seed)?;
+        let weights = random::weights(&mut session, seed)?;
+        let inputs =
+            random::inputs(session.program(), &index_bounds(&logical), marks_ignored(&logical.main), seed);
+        Ok(Comparison { weights, inputs, ..bare })
+    }
+
+    fn compilation(&self, mode: Mode, last: Stage) -> Result<Compilation, Failure> {
+        compile_parts(&self.compiled.sources, &self.compiled.model, Some(&self.many), mode, last)
+            .map_err(|trouble| trouble.into_failure(&self.compiled.sources))
+    }
+
+    fn start(&self, plan: &Plan, mode: Mode) -> Result<Session, Failure> {
+        let (sources, model) = (&self.compiled.sources, &self.compiled.model);
+        let mut session = start_parts(sources, model, Some(plan), mode, self.processor)?;
+        random::set(&mut session, &self.weights, &self.inputs)?;
+        Ok(session)
+    }
+
+    /// The results of a first step: gradients, or updated parameters.
+    fn step(&self, mode: Mode) -> Result<Sides, Failure> {
+        let read = |session: &Session| match mode {
+            Mode::Train => parameters(session),
+            Mode::Evaluate | Mode::Gradients => outputs(session),
+        };
+        let mut one = self.start(&self.one, mode)?;
+        one.step(1, self.seed)?;
+        let expected = read(&one)?;
+        drop(one);
+        let mut many = self.start(&self.many, mode)?;
+        let samples = self.samples(mode, &many)?;
+        many.step(1, self.seed)?;
+        Ok(Sides { expected, got: read(&many)?, samples })
+    }
+
+    /// Results of the plan that differ in how values in bf16 were rounded; in f32 nothing is sampled.
+    fn samples(&self, mode: Mode, session: &Session) -> Result<Vec<(Results, Results)>, Failure> {
+        let scheduled = self.compilation(mode, Stage::Scheduled)?.scheduled;
+        let missing = || Failure::Bug("a compilation without a scheduled program".to_owned());
+        let program = scheduled.ok_or_else(missing)?.planned;
+        if program.values.values().all(|info| info.ty.dtype != DType::Bf16) {
+            return Ok(Vec::new());
+        }
+        let step = Interpreted::first_step(&program, session, &self.inputs, self.seed)?;
+        let sample = |seed| match mode {
+            Mode::Train => step.parameters(Rounding::Chance(seed)),
+            Mode::Evaluate | Mode::Gradients => step.outputs(Rounding::Chance(seed)),
+        };
+        (0..PAIRS).map(|pair| Ok((sample(2 * pair)?, sample(2 * pair + 1)?))).collect()
+    }
+}
+
+/// What one rank makes of a step, what many do, and pairs of what rounding does to the latter.
+struct Sides {
+    expected: Results,
+    got: Results,
+    samples: Vec<(Results, Results)>,
+}
+
+impl Sides {
+    fn worst<'a>(&self, names: impl Iterator<Item = &'a String>, floor: f64) -> Result<Worst, Failure> {
+        let mut found = Worst::default();
+        for name in names {
+            let one = self.difference(name, floor)?;
+            if one.error > found.largest || one.error.is_nan() {
+                found.largest = one.error;
+            }
+            if found.worst.name.is_empty() || one.share() > found.worst.share() {
+                found.worst = one;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The error of one tensor: the largest difference over the larger of its largest element and the floor.
+    fn difference(&self, name: &str, floor: f64) -> Result<Difference, Failure> {
+        let find = |results: &Results| {
+            let tensor = results.get(name).map(HostTensor::to_f32);
+            tensor.ok_or_else(|| Failure::Bug(format!("`{name}` is no result of the plan")))
+        };
+        let (expected, got) = (find(&self.expected)?, find(&self.got)?);
+        let scale = expected.iter().fold(floor, |most, value| most.max(f64::from(value.abs())));
+        let mut apart = Vec::new();
+        for (left, right) in &self.samples {
+            apart.push(error(&find(left)?, &find(right)?, scale));
+        }
+        let bound = EXACT + spread(&apart, expected.len());
+        let name = name.strip_prefix("grad.").unwrap_or(name).to_owned();
+        Ok(Difference { name, error: error(&expected, &got, scale), bound })
+    }
+}
+
+/// How far rounding takes a tensor's results, by what it did to such pairs. Chance rounds with twice the variance of rounding to the nearest,
+/// and the plan's own program has at least the roundings of the one without ranks.
+fn spread(apart: &[f64], elements: usize) -> f64 {
+    let mean_square = apart.iter().map(|it| it.powi(2)).sum::<f64>() / apart.len().max(1) as f64;
+    mean_square.sqrt() * if elements < ENOUGH { STUDENT } else { MANY }
+}
+
+/// The largest difference, of that scale.
+fn error(expected: &[f32], got: &[f32], scale: f64) -> f64 {
     if expected.len() != got.len() {
         return f64::INFINITY;
     }
-    let scale = expected.iter().fold(floor, |most, value| most.max(f64::from(value.abs())));
     let differences =
-        expected.iter().zip(&got).map(|(left, right)| (f64::from(*left) - f64::from(*right)).abs());
+        expected.iter().zip(got).map(|(left, right)| (f64::from(*left) - f64::from(*right)).abs());
     let most = differences.fold(0.0, |most: f64, one| if one.is_nan() { one } else { most.max(one) });
     if most == 0.0 { 0.0 } else { most / scale }
 }
@@ -124,42 +245,6 @@ fn error(expected: &HostTensor, got: &HostTensor, floor: f64) -> f64 {
 fn largest<'a>(tensors: impl Iterator<Item = &'a HostTensor>) -> f64 {
     let values = tensors.flat_map(HostTensor::to_f32);
     values.fold(0.0, |most, value| most.max(f64::from(value.abs())))
-}
-
-fn relative(expected: f64, got: f64) -> f64 {
-    if expected == got { 0.0 } else { (expected - got).abs() / expected.abs().max(f64::MIN_POSITIVE) }
-}
-
-fn number(results: &IndexMap<String, HostTensor>, name: &str) -> Result<f64, Failure> {
-    let first = results.get(name).and_then(|tensor| tensor.to_f32().first().copied());
-    first.map(f64::from).ok_or_else(|| Failure::Bug(format!("a program without `{name}`")))
-}
-
-/// The bound for f32, or for a program with values in bf16.
-///
-/// Ranks add in another order and kernels are cut elsewhere, so any value in bf16 may be rounded to its neighbour: by
-/// 2⁻⁸ of itself. The roundings of the `n` such values on the way are independent, so together they come to about √n
-/// of that; twice as much is allowed. The backward pass has about two values for each of the forward pass.
-fn bound(precision: &Precision, logical: &Program) -> f64 {
-    let elements = [precision.compute, precision.params, precision.grads];
-    let values = 3 * narrow_values(logical, &logical.main);
-    if values == 0 && !elements.contains(&Element::Bf16) {
-        return 1e-5;
-    }
-    2.0 * (values.max(1) as f64).sqrt() / 256.0
-}
-
-/// Values in bf16 that a forward pass makes, every run of a loop counted.
-fn narrow_values(program: &Program, region: &Region) -> u64 {
-    let count = |inst: &Inst| match &inst.op {
-        Op::Scan(scan) => program.dims[scan.dim].size.saturating_mul(narrow_values(program, &scan.body)),
-        op => {
-            let is_view = matches!(op, Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. });
-            let is_narrow = inst.results.iter().any(|&result| program.ty(result).dtype == DType::Bf16);
-            u64::from(is_narrow && !is_view)
-        }
-    };
-    region.insts.iter().map(count).fold(0, u64::saturating_add)
 }
 
 /// Whether the model knows the label 0xffffffff, the mark of positions that do not count.
@@ -240,5 +325,71 @@ fn sgd(span: Span, own: Option<&Optimizer>) -> Optimizer {
         decay_on: Vec::new(),
         clip: own.and_then(|own| own.clip),
         span,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Device;
+    use dtlc_lang::{Loaded, Options, PlanChoice};
+
+    /// The gradient of `mix` is a sum whose parts cancel, so rounding is most of it.
+    const MODEL: &str = "use std::loss::cross_entropy
+use std::nn::{Embedding, LayerNorm, gelu_tanh}
+
+layer Mixed[D, M] {
+  norm = LayerNorm[D]
+  param up: [D, M] = normal(0.3)
+  param down: [M, D] = normal(0.3)
+  param mix: f32 = constant(0.5)
+  fn (x: [B, S, D]) -> [B, S, D] {
+    x + float(mix) * dot[M](gelu_tanh(dot[D](norm(x), up)), down)
+  }
+}
+
+model Small {
+  dims B, S, D = 16, M = 24, V = 32, L = 3
+  embed = Embedding[V, D]
+  layers = repeat[L] Mixed[D, M]
+  fn loss(tokens: u32[B, S], labels: u32[B, S]) -> f32[] {
+    mean(cross_entropy[V](embed.logits(layers(embed(tokens))), labels))
+  }
+}
+
+plan dp2 for Small {
+  mesh { dp: 2 }
+  step data: acts B -> dp
+  step zero(3): over dp
+  batch { seq 8, global 8, micro 2 }
+  precision { compute bf16, params bf16, grads bf16, master f32 }
+}
+";
+
+    #[test]
+    fn rounding_in_bf16_is_explained_and_a_gradient_of_another_size_is_not() {
+        let nothing = |_: &str, _: &[&str]| Loaded::Missing;
+        let options = Options { plan: PlanChoice::Named("dp2".to_owned()), overrides: Vec::new() };
+        let compiled = dtlc_lang::compile(&nothing, "small.dtl", MODEL.as_bytes(), &options)
+            .unwrap_or_else(|rejected| panic!("{:?}", rejected.diagnostics));
+        let processor = Processor::open(Device::Cpu, None).expect("the CPU");
+        let target = processor.target().expect("a target");
+        for seed in 0..4 {
+            let comparison = Comparison::of(&compiled, (&processor, &target), seed).expect("a start");
+            let mut sides = comparison.step(Mode::Gradients).expect("a step");
+            let worst = |sides: &Sides| sides.worst(sides.expected.keys(), 0.0).expect("results").worst;
+            let right = worst(&sides);
+            assert!(right.is_explained() && right.error > 1e-4, "{seed}: {right:?}");
+
+            // As if one rank's part of the sum were missing.
+            for name in ["grad.layers.1.up", "grad.layers.2.norm.weight", "grad.embed.weight"] {
+                let whole = sides.got[name].clone();
+                let half: Vec<f32> = whole.to_f32().iter().map(|number| number / 2.0).collect();
+                sides.got.insert(name.to_owned(), HostTensor::from_f32(&whole.shape, &half));
+                let wrong = worst(&sides);
+                assert!(!wrong.is_explained() && name.ends_with(&wrong.name), "{seed}: {wrong:?}");
+                sides.got.insert(name.to_owned(), whole);
+            }
+        }
     }
 }
