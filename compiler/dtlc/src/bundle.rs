@@ -4,16 +4,21 @@
 //! executable | header, JSON | program's artifact | bytes of the header, u64 | of the program, u64 | mark
 //! ```
 //!
-//! Nothing is unpacked: a built file reads its own end. Numbers are little-endian.
+//! Nothing is unpacked: a built file reads its own end, and knows by [`STAMP`] when that is gone. Numbers are little-endian.
 
 use dtlc_runtime::files::values::IndexBound;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
+use std::hint::black_box;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// The last bytes of a built file.
 const MARK: &[u8; 16] = b"dtlc program 1\r\n";
+/// Lies once in each executable; in a built one, it ends in [`BUILT`].
+static STAMP: [u8; 32] = *b"dtlc: a program behind this? no.";
+/// What a built file's stamp ends in.
+const BUILT: &[u8; 4] = b"yes.";
 /// The two lengths and the mark.
 const TRAILER: u64 = 32;
 /// No header is longer.
@@ -42,11 +47,18 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// The bytes of an executable that carries this, made of one that carries nothing.
+    /// The bytes of an executable that carries this, made of this one's own.
     ///
     /// # Errors
-    /// A bug: the header can't be written.
-    pub fn behind(&self, mut executable: Vec<u8>) -> serde_json::Result<Vec<u8>> {
+    /// Those are not of an executable that carries nothing.
+    pub fn behind(&self, mut executable: Vec<u8>) -> io::Result<Vec<u8>> {
+        let stamp: &[u8] = black_box(&STAMP);
+        let mut places = executable.windows(stamp.len()).enumerate().filter(|(_, bytes)| *bytes == stamp);
+        let (Some((place, _)), None) = (places.next(), places.next()) else {
+            return Err(damaged("it is not as the compiler left it"));
+        };
+        let end = place + stamp.len();
+        executable[end - BUILT.len()..end].copy_from_slice(BUILT);
         let header = serde_json::to_vec(&self.header)?;
         executable.extend_from_slice(&header);
         executable.extend_from_slice(&self.program);
@@ -56,11 +68,18 @@ impl Bundle {
         Ok(executable)
     }
 
-    /// What an executable carries; none if it is not a built one.
+    /// What the running executable, which is that file, carries; none if it is not a built one.
     ///
     /// # Errors
     /// It can't be read, or was built and has been damaged since.
-    pub fn of(executable: &Path) -> io::Result<Option<Bundle>> {
+    pub fn of_this(executable: &Path) -> io::Result<Option<Bundle>> {
+        match Bundle::of(executable)? {
+            None if black_box(&STAMP).ends_with(BUILT) => Err(damaged("its end is not there")),
+            found => Ok(found),
+        }
+    }
+
+    fn of(executable: &Path) -> io::Result<Option<Bundle>> {
         let mut file = File::open(executable)?;
         let length = file.metadata()?.len();
         let Some(end) = length.checked_sub(TRAILER) else { return Ok(None) };
@@ -87,5 +106,8 @@ impl Bundle {
 }
 
 fn damaged(reason: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the program that it carries is damaged: {reason}"))
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("the program that this file carries is damaged: {reason}"),
+    )
 }

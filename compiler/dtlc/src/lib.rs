@@ -50,7 +50,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn run(arguments: Vec<OsString>) -> u8 {
     // Where the system does not say which file this is, it is the compiler.
-    match std::env::current_exe().map(|this| Bundle::of(&this)) {
+    match std::env::current_exe().map(|this| Bundle::of_this(&this)) {
         Ok(Ok(Some(bundle))) => return run_built(&bundle, arguments),
         Ok(Ok(None)) | Err(_) => {}
         Ok(Err(error)) if error.kind() != ErrorKind::InvalidData => {}

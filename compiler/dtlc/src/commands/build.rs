@@ -34,7 +34,7 @@ pub fn run(arguments: &Build, output: &Output) -> Result<(), Failure> {
     let bundle = Bundle { header, program };
     let this = this_executable()?;
     let bytes = std::fs::read(&this).map_err(|error| files::unusable(&this, &error))?;
-    let bytes = bundle.behind(bytes).map_err(|error| Failure::Bug(error.to_string()))?;
+    let bytes = bundle.behind(bytes).map_err(|error| Failure::Fault(error.to_string()))?;
     files::write_executable(&arguments.output, &bytes)?;
     output.note(&format!(
         "{} holds {} under {}: {program_bytes} bytes of program in {}",
