@@ -341,7 +341,7 @@ pub struct Snapshot {
     /// The stage.
     #[arg(long, value_enum, value_name = "STAGE", default_value_t = EmitStage::Sharded)]
     pub stage: EmitStage,
-    /// Write new and changed snapshots.
+    /// Write new and changed snapshots, and delete those whose plan is gone.
     #[arg(long)]
     pub accept: bool,
 }

@@ -28,9 +28,10 @@ pub fn run(arguments: &Snapshot, output: &Output) -> Result<(), Failure> {
         if plans.is_empty() {
             plans.push(None);
         }
-        for plan in plans {
-            differs |= compare(arguments, output, path, &source, plan)?;
+        for plan in &plans {
+            differs |= compare(arguments, output, path, &source, plan.as_deref())?;
         }
+        differs |= gone(arguments, output, path, &plans)?;
     }
     if differs { Err(Failure::Refused) } else { Ok(()) }
 }
@@ -41,10 +42,11 @@ fn compare(
     output: &Output,
     path: &Path,
     source: &SourceText,
-    plan: Option<String>,
+    plan: Option<&str>,
 ) -> Result<bool, Failure> {
-    let snapshot = snapshot_path(path, plan.as_deref(), &name(arguments.stage));
-    let options = Options { plan: plan.map_or(PlanChoice::None, PlanChoice::Named), overrides: Vec::new() };
+    let snapshot = snapshot_path(path, plan, &name(arguments.stage));
+    let choice = plan.map_or(PlanChoice::None, |plan| PlanChoice::Named(plan.to_owned()));
+    let options = Options { plan: choice, overrides: Vec::new() };
     let new = stage_text(source, &options, arguments.stage, None, Detail::Step)?;
     let old = if snapshot.exists() { Some(files::read(&snapshot)?) } else { None };
     let state = match &old {
@@ -61,14 +63,52 @@ fn compare(
         output.json(&json!({ "snapshot": shown.to_string(), "state": state, "accepted": accepted }))?;
     } else if accepted {
         output.text(&format!("{shown}: {state}, accepted\n"))?;
-    } else if state != "same" {
-        let old = old.unwrap_or_default();
+    } else if let Some(old) = old.filter(|_| state != "same") {
         let old = String::from_utf8_lossy(&old);
         let diff = TextDiff::from_lines(old.as_ref(), new.as_str());
         output.text(&diff.unified_diff().header(&format!("{shown}"), "now").to_string())?;
-        output.note(&format!("{shown}: {state}; `--accept` writes it"));
+        output.note(&format!("{shown}: changed; `--accept` writes it"));
+    } else if state == "new" {
+        output.text(&format!("{shown}: new, {} lines; `--accept` writes it\n", new.lines().count()))?;
     }
     Ok(state != "same" && !accepted)
+}
+
+/// Looks for snapshots of this stage whose plan the file no longer has; whether there are some that were not deleted.
+fn gone(
+    arguments: &Snapshot,
+    output: &Output,
+    path: &Path,
+    plans: &[Option<String>],
+) -> Result<bool, Failure> {
+    let stage = name(arguments.stage);
+    let current: Vec<PathBuf> =
+        plans.iter().map(|plan| snapshot_path(path, plan.as_deref(), &stage)).collect();
+    let Some(file) = path.file_name().and_then(|name| name.to_str()) else { return Ok(false) };
+    let is_snapshot = |name: &str| {
+        let plan = name.strip_prefix(file).and_then(|rest| rest.strip_suffix(&format!(".{stage}.snap")));
+        plan.is_some_and(|plan| plan.is_empty() || plan.starts_with('.') && !plan[1..].contains('.'))
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(folder).map_err(|error| files::unusable(folder, &error))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut stale: Vec<PathBuf> =
+        names.filter(|name| is_snapshot(name)).map(|name| path.with_file_name(name)).collect();
+    stale.retain(|snapshot| !current.contains(snapshot));
+    stale.sort();
+    for snapshot in &stale {
+        if arguments.accept {
+            std::fs::remove_file(snapshot).map_err(|error| files::unusable(snapshot, &error))?;
+        }
+        let (shown, accepted) = (snapshot.display(), arguments.accept);
+        if output.json {
+            output.json(&json!({ "snapshot": shown.to_string(), "state": "gone", "accepted": accepted }))?;
+        } else {
+            let end = if accepted { "deleted" } else { "`--accept` deletes it" };
+            output.text(&format!("{shown}: its plan is gone; {end}\n"))?;
+        }
+    }
+    Ok(!stale.is_empty() && !arguments.accept)
 }
 
 /// `FILE.PLAN.STAGE.snap`, beside the file.

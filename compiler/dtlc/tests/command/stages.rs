@@ -184,7 +184,8 @@ fn what_explain_prints_is_formatted() {
 #[test]
 fn snapshots_show_a_change_until_it_is_accepted() {
     let dtlc = Dtlc::new();
-    assert_eq!(dtlc.expect(1, &["snapshot", "tiny.dtl"]).stdout.matches("+++").count(), 2);
+    let first = dtlc.expect(1, &["snapshot", "tiny.dtl"]).stdout;
+    assert!(first.lines().count() == 2 && first.contains("tiny.dtl.tp2.sharded.snap: new, "), "{first}");
     dtlc.expect(0, &["snapshot", "tiny.dtl", "--accept"]);
     assert!(dtlc.path("tiny.dtl.tp2.sharded.snap").exists());
     assert_eq!(dtlc.expect(0, &["snapshot", "tiny.dtl"]).stdout, "");
@@ -194,6 +195,16 @@ fn snapshots_show_a_change_until_it_is_accepted() {
     assert!(outcome.stdout.contains("\n-") && outcome.stdout.contains("F = 64"), "{}", outcome.stdout);
     dtlc.expect(0, &["snapshot", "tiny.dtl", "--accept"]);
     dtlc.expect(0, &["snapshot", "tiny.dtl"]);
+
+    // A plan that has another name: its old snapshot is told of, and others' files are nobody's business.
+    dtlc.write("other.dtl.tp2.sharded.snap", "");
+    dtlc.write("tiny.dtl", text.replace("plan tp2 ", "plan tensor "));
+    let gone = dtlc.expect(1, &["snapshot", "tiny.dtl"]).stdout;
+    assert!(gone.contains("tp2.sharded.snap: its plan is gone") && !gone.contains("other"), "{gone}");
+    dtlc.expect(0, &["snapshot", "tiny.dtl", "--accept"]);
+    assert!(!dtlc.path("tiny.dtl.tp2.sharded.snap").exists());
+    assert!(dtlc.path("tiny.dtl.tensor.sharded.snap").exists());
+    assert!(dtlc.path("other.dtl.tp2.sharded.snap").exists());
 }
 
 #[test]

@@ -79,7 +79,16 @@ pub(super) fn sizes(
                 for declared in &dims.dims {
                     match declared.value.as_ref().and_then(|value| integer(value).ok()) {
                         Some(size) => {
-                            sizes.named.insert(declared.name.name.clone(), (size, Some(declared.span)));
+                            let name = &declared.name.name;
+                            let first = sizes.named.insert(name.clone(), (size, Some(declared.span)));
+                            if let Some((_, Some(first))) = first {
+                                let title = format!("`{name}` has two sizes in the plan");
+                                diagnostics.push(
+                                    Diagnostic::error(Code::DuplicateEntry, title)
+                                        .label(declared.span, "another")
+                                        .label(first, "one"),
+                                );
+                            }
                         }
                         None => diagnostics.push(unsized_dim(declared)),
                     }
