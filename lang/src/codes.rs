@@ -78,6 +78,7 @@ codes! {
     RepeatType "E0313" "layer that can't be repeated";
     InvalidInitialiser "E0314" "not an initialiser";
     LossSignature "E0315" "model without a proper loss";
+    Unmet "E0316" "requirement that does not hold";
     // E04: plans and placements
     WhichPlan "E0401" "which plan is meant";
     WhichModel "E0402" "which model is meant";

@@ -171,6 +171,7 @@ impl<'a> Formatter<'a> {
         for statement in &block.statements {
             let span = match statement {
                 Statement::Let(statement) => statement.span,
+                Statement::Require(statement) => statement.span,
                 Statement::Dims(statement) => statement.span,
                 Statement::Error(span) => *span,
             };

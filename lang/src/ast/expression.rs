@@ -81,6 +81,8 @@ pub struct Block {
 pub enum Statement {
     /// `let x = …`
     Let(Let),
+    /// `require condition`
+    Require(Require),
     /// `dims J = K / 2`: dimensions of a body; equal declarations over equal dimensions share one.
     Dims(Dims),
     /// Not a statement; already reported.
@@ -98,6 +100,15 @@ pub struct Let {
     pub ty: Option<Type>,
     /// The value.
     pub value: Expr,
+}
+
+/// `require condition`: what must hold of numbers known at compile time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Require {
+    /// The whole statement.
+    pub span: Span,
+    /// What must hold.
+    pub condition: Expr,
 }
 
 /// The left side of a `let`.

@@ -68,6 +68,7 @@ pub fn block<'a>(body: &'a Block, visit: &mut dyn FnMut(&'a Expr)) {
     for statement in &body.statements {
         match statement {
             Statement::Let(statement) => expression(&statement.value, visit),
+            Statement::Require(statement) => expression(&statement.condition, visit),
             Statement::Dims(statement) => dim_declarations(&statement.dims, visit),
             Statement::Error(_) => {}
         }

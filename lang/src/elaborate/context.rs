@@ -36,7 +36,7 @@ pub(super) struct Elaborator<'p> {
     pub purpose: Purpose,
     pub diagnostics: Vec<Diagnostic>,
     /// What was reported, so that a body elaborated many times is reported once.
-    reported: FxHashSet<(Code, Option<Span>)>,
+    reported: FxHashSet<(Code, Vec<Span>)>,
     pub dims: PrimaryMap<DimId, Dimension>,
     pub dim_names: FxHashSet<String>,
     /// Dims declared inside layers and functions, by declaration and the dims that it is computed from.
@@ -98,7 +98,8 @@ impl<'p> Elaborator<'p> {
 
     /// Reports a mistake, with the way that led to it. The value that it spoils is [`Value::Error`].
     pub fn report(&mut self, mut diagnostic: Diagnostic) -> Value {
-        if !self.reported.insert((diagnostic.code, diagnostic.span())) {
+        let places = diagnostic.labels.iter().map(|label| label.span).collect();
+        if !self.reported.insert((diagnostic.code, places)) {
             return Value::Error;
         }
         // An item that is checked by itself is used nowhere: its frame lies in the item.

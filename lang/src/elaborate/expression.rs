@@ -4,11 +4,12 @@
 
 use super::builtin;
 use super::call::Callee;
-use super::context::Elaborator;
+use super::context::{Elaborator, Purpose};
 use super::instance::Given;
 use super::value::{Env, Number, Value};
 use crate::ast::{
-    Argument, Block, DimArguments, Expr, ExprKind, Ident, Item, Pattern, Statement, UnaryOperator,
+    Argument, Block, DimArguments, Expr, ExprKind, Ident, Item, Pattern, Require, Statement, UnaryOperator,
+    walk,
 };
 use crate::codes::Code;
 use crate::diagnostic::Diagnostic;
@@ -69,22 +70,31 @@ impl<'p> Elaborator<'p> {
         }
     }
 
-    /// A condition known at compile time; none is reported.
+    /// The condition of an `if`, known at compile time; none is reported.
     pub fn condition(&mut self, env: &Env, condition: &'p Expr) -> Option<bool> {
+        self.known_condition(env, condition, |diagnostic| {
+            diagnostic
+                .why("`if` chooses what is compiled; values are chosen with `select`")
+                .hint("select(condition, a, b)")
+        })
+    }
+
+    fn known_condition(
+        &mut self,
+        env: &Env,
+        condition: &'p Expr,
+        explain: impl Fn(Diagnostic) -> Diagnostic,
+    ) -> Option<bool> {
         let value = self.expression(env, condition);
         match value {
             Value::Truth(truth) => Some(truth),
             Value::Error => None,
             Value::Node(_) => {
-                self.report(
-                    Diagnostic::error(
-                        Code::NotCompileTime,
-                        "this condition is only known when the model runs",
-                    )
-                    .label(condition.span, format!("this is {}", self.value_text(&value)))
-                    .why("`if` chooses what is compiled; values are chosen with `select`")
-                    .hint("select(condition, a, b)"),
-                );
+                let title = "this condition is only known when the model runs";
+                let found = format!("this is {}", self.value_text(&value));
+                self.report(explain(
+                    Diagnostic::error(Code::NotCompileTime, title).label(condition.span, found),
+                ));
                 None
             }
             Value::Number(_) | Value::Tuple(_) => {
@@ -121,6 +131,7 @@ impl<'p> Elaborator<'p> {
                     };
                     self.bind_pattern(env, &statement.pattern, value, statement.value.span);
                 }
+                Statement::Require(statement) => self.requirement(env, statement),
                 Statement::Dims(dims) => {
                     for declared in &dims.dims {
                         self.dim_statement(env, declared);
@@ -130,6 +141,44 @@ impl<'p> Elaborator<'p> {
             }
         }
         self.expression(env, &block.result)
+    }
+
+    /// Reports a condition that does not hold, where the item is used that states it.
+    fn requirement(&mut self, env: &Env, statement: &'p Require) {
+        let condition = &statement.condition;
+        let holds = self.known_condition(env, condition, |diagnostic| {
+            diagnostic.why("`require` is about numbers that are known before the model runs")
+        });
+        // What stands in for a number that nobody has chosen may be any.
+        if holds != Some(false) || self.purpose == Purpose::Generic {
+            return;
+        }
+        let mut names: Vec<(&str, &'p Expr)> = Vec::new();
+        walk::expression(condition, &mut |part| {
+            if let ExprKind::Name(name) = &part.kind
+                && names.iter().all(|(known, _)| *known != name.name)
+            {
+                names.push((&name.name, part));
+            }
+        });
+        let values: Vec<String> = names
+            .into_iter()
+            .map(|(name, part)| {
+                let value = self.expression(env, part);
+                format!("{name} is {}", self.value_text(&value).trim_start_matches("the number "))
+            })
+            .collect();
+        let mut found = "does not hold".to_owned();
+        if !values.is_empty() {
+            found = format!("{found}: {}", values.join(", "));
+        }
+        let frame = self.frames.last().map(|frame| (frame.what.clone(), frame.span));
+        let (what, place) = frame.unwrap_or_else(|| ("the model".to_owned(), statement.span));
+        self.report(
+            Diagnostic::error(Code::Unmet, format!("{what} can't be used with these numbers"))
+                .label(place, "used here")
+                .label(condition.span, found),
+        );
     }
 
     fn dim_statement(&mut self, env: &mut Env, declared: &'p crate::ast::DimDeclaration) {

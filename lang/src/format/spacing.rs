@@ -124,7 +124,7 @@ impl Formatter<'_> {
         let text = self.token_text(left);
         match self.tokens[left].kind {
             TokenKind::Word => match (text, context) {
-                ("fn" | "let" | "if" | "else", _) => true,
+                ("fn" | "let" | "require" | "if" | "else", _) => true,
                 ("on" | "over", Context::Step | Context::Settings) => true,
                 _ => self.spaced.contains(&self.tokens[right].start),
             },
@@ -143,7 +143,7 @@ impl Formatter<'_> {
         }
         let before = (around.first..index).rev().find(|&index| !self.tokens[index].is_comment());
         before.is_none_or(|before| match self.tokens[before].kind {
-            TokenKind::Word => matches!(self.token_text(before), "if" | "else" | "let"),
+            TokenKind::Word => matches!(self.token_text(before), "if" | "else" | "let" | "require"),
             TokenKind::Number | TokenKind::String | TokenKind::Close => false,
             _ => true,
         })

@@ -14,7 +14,7 @@ use super::message;
 use super::pieces::Pieces;
 use crate::ast::{
     Argument, AxisRef, BinaryOperator, Block, DimArgument, DimArguments, Docs, Expr, ExprKind, Ident, Let,
-    Pattern, PlacedDim, Statement, Type, TypeDim, TypeKind, UnaryOperator,
+    Pattern, PlacedDim, Require, Statement, Type, TypeDim, TypeKind, UnaryOperator,
 };
 use crate::source::Span;
 
@@ -119,13 +119,16 @@ impl Pieces<'_> {
         let mut statements = Vec::new();
         let mut result = None;
         for child in pair.into_inner() {
-            if matches!(child.as_rule(), Rule::let_statement | Rule::dims_member | Rule::expression)
-                && !statements.is_empty()
-            {
+            let is_line = matches!(
+                child.as_rule(),
+                Rule::let_statement | Rule::require_statement | Rule::dims_member | Rule::expression
+            );
+            if is_line && !statements.is_empty() {
                 self.require_new_line(self.span(&child));
             }
             match child.as_rule() {
                 Rule::let_statement => statements.push(Statement::Let(self.let_statement(child))),
+                Rule::require_statement => statements.push(Statement::Require(self.require_statement(child))),
                 Rule::dims_member => {
                     statements.push(Statement::Dims(self.dims_member(child, Docs::default())))
                 }
@@ -152,6 +155,13 @@ impl Pieces<'_> {
         }
         let value = value.unwrap_or_else(|| self.fault_expression(span));
         Let { span, pattern, ty, value }
+    }
+
+    pub(super) fn require_statement(&self, pair: Pair<'_, Rule>) -> Require {
+        let span = self.span(&pair);
+        let condition = pair.into_inner().find(|child| child.as_rule() == Rule::expression);
+        let condition = condition.map_or_else(|| self.fault_expression(span), |child| self.expression(child));
+        Require { span, condition }
     }
 
     fn pattern(&self, pair: Pair<'_, Rule>) -> Pattern {

@@ -118,7 +118,9 @@ pub(super) fn no_result(close: Span, statements: &[Statement]) -> Diagnostic {
         Some(Statement::Let(last)) => {
             diagnostic.label(last.span, "a `let` only binds a name").hint("name the value after it")
         }
-        Some(Statement::Dims(_) | Statement::Error(_)) | None => diagnostic.hint("{ x }"),
+        Some(Statement::Require(_) | Statement::Dims(_) | Statement::Error(_)) | None => {
+            diagnostic.hint("{ x }")
+        }
     }
 }
 
@@ -274,7 +276,7 @@ fn piece_name(rule: Rule) -> Option<&'static str> {
         Rule::function_head => "function",
         Rule::plan_head => "plan",
         Rule::param_member => "parameter",
-        Rule::let_statement => "statement",
+        Rule::let_statement | Rule::require_statement => "statement",
         Rule::step_item => "step",
         Rule::mesh_item => "mesh",
         Rule::expect_item => "contract",

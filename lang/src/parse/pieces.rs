@@ -372,6 +372,13 @@ impl<'a> Pieces<'a> {
                 statements.push(self.finish(body, start, statement, Statement::Error));
                 continue;
             }
+            if self.text(start) == "require" {
+                let statement = self
+                    .piece(Rule::require_statement)
+                    .map(|pair| Statement::Require(self.require_statement(pair)));
+                statements.push(self.finish(body, start, statement, Statement::Error));
+                continue;
+            }
             if self.text(start) == "dims" {
                 let docs = self.docs(start);
                 let statement =

@@ -41,6 +41,7 @@ fn token_name(rule: Rule) -> Option<&'static str> {
         Rule::kw_for => "`for`",
         Rule::kw_else => "`else`",
         Rule::kw_let => "`let`",
+        Rule::kw_require => "`require`",
         Rule::kw_over => "`over`",
         Rule::kw_largest => "`largest`",
         Rule::kw_step => "`step`",

@@ -8,7 +8,7 @@ use crate::random::rng::Rng;
 pub const MOST_BYTES: usize = 1 << 14;
 
 /// Words of the languages, and texts that have a meaning of their own to a lexer, a parser or arithmetic.
-const WORDS: [&str; 80] = [
+const WORDS: [&str; 81] = [
     "model",
     "plan",
     "layer",
@@ -16,6 +16,7 @@ const WORDS: [&str; 80] = [
     "dims",
     "param",
     "let",
+    "require",
     "for",
     "if",
     "else",
