@@ -77,6 +77,14 @@ fn errors_say_where() {
             "program p { dims { A = 2 }\n main(%x: f32[A@tp]) { yield } }",
             "2:17: the mesh has no such axis: `tp`",
         ),
+        (
+            "program p { dims { A = 2 }\n main(%x: f32[A, A]) { yield } }",
+            "2:18: a dimension stands once in a type: `A`",
+        ),
+        (
+            "program p { mesh { tp: 2 }\n main(%x: f32[] partial(sum: tp, max: tp)) { yield } }",
+            "2:39: an axis stands once in `partial`: `tp`",
+        ),
         ("program p { main(%x: f32[], %x: f32[]) { yield } }", "1:29: this value is there already: `%x`"),
         ("program p { main() { %x: f32[] = nonsense forward yield } }", "1:34: unknown word: `nonsense`"),
         ("program p { main() { %x: f32[] = reshard forward yield } }", "1:34: a reshard has one reason"),

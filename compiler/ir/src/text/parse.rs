@@ -394,6 +394,7 @@ impl Tables {
         self.axes.get(pair.as_str()).copied().map_or_else(|| fail(pair, "the mesh has no such axis"), Ok)
     }
 
+    /// A dimension that stands twice, or two partial results along an axis, would have no text of their own: the verifier never sees them.
     fn ty(&self, pair: Pair<'_>) -> Result<Type> {
         let mut ty = Type::scalar(DType::F32);
         let mut placement = Placement::replicated();
@@ -404,6 +405,9 @@ impl Tables {
                     let mut parts = part.into_inner();
                     let Some(name) = parts.next() else { continue };
                     let dim = self.dim(&name)?;
+                    if ty.dims.contains(&dim) {
+                        return fail(&name, "a dimension stands once in a type");
+                    }
                     ty.dims.push(dim);
                     for axis in parts {
                         placement.add_shard(dim, self.axis(&axis)?);
@@ -412,7 +416,11 @@ impl Tables {
                 Rule::partials => {
                     for partial in part.into_inner() {
                         let [op, axis] = exactly(partial)?;
-                        placement.add_partial(self.axis(&axis)?, reduce_op(&op)?);
+                        let on = self.axis(&axis)?;
+                        if placement.partials().iter().any(|partial| partial.axis == on) {
+                            return fail(&axis, "an axis stands once in `partial`");
+                        }
+                        placement.add_partial(on, reduce_op(&op)?);
                     }
                 }
                 _ => return fail(&part, "unexpected in a type"),

@@ -21,7 +21,6 @@ fn definitions_and_uses() {
                  %z: f32[B] = neg %y forward yield %z",
                 "%y is used where nothing has defined it",
             ),
-            ("%x: f32[A, A]", "yield %x", "%x has a dimension twice"),
             (
                 "%x: f32[]",
                 "%y: f32[] = fused forward () { %z: f32[] = neg %x forward yield %z } yield %y",
@@ -29,6 +28,11 @@ fn definitions_and_uses() {
             ),
         ],
     );
+    let mut square = program("%x: f32[A]", "yield %x");
+    let value = square.main.params[0];
+    let dim = square.values[value].ty.dims[0];
+    square.values[value].ty.dims.push(dim);
+    assert!(structure(&square).unwrap_err().message.contains("%x has a dimension twice"));
     let mut twice = program("%x: f32[]", "%y: f32[] = neg %x forward yield %y");
     let again = twice.main.insts[0].clone();
     twice.main.insts.push(again);
