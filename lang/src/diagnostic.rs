@@ -163,7 +163,14 @@ impl Diagnostic {
 /// Puts diagnostics in the order of files and of places in them; equal ones are kept once.
 pub fn sort_diagnostics(diagnostics: &mut Vec<Diagnostic>) {
     diagnostics.sort_by_key(|diagnostic| diagnostic.span());
-    diagnostics.dedup();
+    let mut kept: Vec<Diagnostic> = Vec::with_capacity(diagnostics.len());
+    for diagnostic in diagnostics.drain(..) {
+        let mut same_place = kept.iter().rev().take_while(|other| other.span() == diagnostic.span());
+        if same_place.all(|other| *other != diagnostic) {
+            kept.push(diagnostic);
+        }
+    }
+    *diagnostics = kept;
 }
 
 /// A [`Diagnostic`] as JSON.

@@ -74,7 +74,10 @@ impl Bundle {
     /// It can't be read, or was built and has been damaged since.
     pub fn of_this(executable: &Path) -> io::Result<Option<Bundle>> {
         match Bundle::of(executable)? {
-            None if black_box(&STAMP).ends_with(BUILT) => Err(damaged("its end is not there")),
+            None if is_built() => Err(damaged(&format!(
+                "{} does not end as `dtlc build` wrote it: it was cut off, stripped or written to",
+                executable.display()
+            ))),
             found => Ok(found),
         }
     }
@@ -103,6 +106,12 @@ impl Bundle {
         file.take(program).read_to_end(&mut bytes)?;
         Ok(Some(Bundle { header, program: bytes }))
     }
+}
+
+/// Whether the running executable was built to carry a program.
+#[must_use]
+pub fn is_built() -> bool {
+    black_box(&STAMP).ends_with(BUILT)
 }
 
 fn damaged(reason: &str) -> io::Error {

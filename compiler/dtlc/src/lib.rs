@@ -53,11 +53,15 @@ fn run(arguments: Vec<OsString>) -> u8 {
     match std::env::current_exe().map(|this| Bundle::of_this(&this)) {
         Ok(Ok(Some(bundle))) => return run_built(&bundle, arguments),
         Ok(Ok(None)) | Err(_) => {}
-        Ok(Err(error)) if error.kind() != ErrorKind::InvalidData => {}
-        Ok(Err(error)) => {
+        Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
             output::complain(&format!("error: {error}\n"));
             return failure::FAULT;
         }
+        Ok(Err(error)) if bundle::is_built() => {
+            output::complain(&format!("error: this file can't read the program that it carries: {error}\n"));
+            return failure::FAULT;
+        }
+        Ok(Err(_)) => {}
     }
     let json = wants_json(&arguments);
     let parsed = match cli::Arguments::try_parse_from(arguments) {

@@ -8,8 +8,8 @@ use super::context::{Elaborator, Purpose};
 use super::instance::Given;
 use super::value::{Env, Number, Value};
 use crate::ast::{
-    Argument, Block, DimArguments, Expr, ExprKind, Ident, Item, Pattern, Require, Statement, UnaryOperator,
-    walk,
+    Argument, BinaryOperator, Block, DimArguments, Expr, ExprKind, Ident, Item, Pattern, Require, Statement,
+    UnaryOperator, walk,
 };
 use crate::codes::Code;
 use crate::diagnostic::Diagnostic;
@@ -79,13 +79,39 @@ impl<'p> Elaborator<'p> {
         })
     }
 
+    /// The value of a condition, of which what its left side decides is not computed: it may divide by zero.
+    fn decided(&mut self, env: &Env, condition: &'p Expr) -> Value {
+        let ExprKind::Binary {
+            operator: operator @ (BinaryOperator::And | BinaryOperator::Or),
+            left,
+            right,
+            ..
+        } = &condition.kind
+        else {
+            return self.expression(env, condition);
+        };
+        if self.enter(condition.span).is_none() {
+            return Value::Error;
+        }
+        let left = self.decided(env, left);
+        let value = match (operator, &left) {
+            (BinaryOperator::And, Value::Truth(true)) | (BinaryOperator::Or, Value::Truth(false)) => {
+                self.decided(env, right)
+            }
+            (_, Value::Truth(_) | Value::Error) => left,
+            (_, Value::Number(_) | Value::Tuple(_) | Value::Node(_)) => self.expression(env, condition),
+        };
+        self.leave();
+        value
+    }
+
     fn known_condition(
         &mut self,
         env: &Env,
         condition: &'p Expr,
         explain: impl Fn(Diagnostic) -> Diagnostic,
     ) -> Option<bool> {
-        let value = self.expression(env, condition);
+        let value = self.decided(env, condition);
         match value {
             Value::Truth(truth) => Some(truth),
             Value::Error => None,
@@ -172,13 +198,12 @@ impl<'p> Elaborator<'p> {
         if !values.is_empty() {
             found = format!("{found}: {}", values.join(", "));
         }
-        let frame = self.frames.last().map(|frame| (frame.what.clone(), frame.span));
-        let (what, place) = frame.unwrap_or_else(|| ("the model".to_owned(), statement.span));
-        self.report(
-            Diagnostic::error(Code::Unmet, format!("{what} can't be used with these numbers"))
-                .label(place, "used here")
-                .label(condition.span, found),
-        );
+        let title = |what: &str| format!("{what} can't be used with these numbers");
+        let diagnostic = match self.frames.last() {
+            Some(frame) => Diagnostic::error(Code::Unmet, title(&frame.what)).label(frame.span, "used here"),
+            None => Diagnostic::error(Code::Unmet, title("the model")),
+        };
+        self.report(diagnostic.label(condition.span, found));
     }
 
     fn dim_statement(&mut self, env: &mut Env, declared: &'p crate::ast::DimDeclaration) {

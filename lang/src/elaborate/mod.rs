@@ -118,6 +118,8 @@ pub fn compile(
 
 /// Checks a whole file: every model by itself and under each of its plans, and every other item with stand-ins for its
 /// dims where no model uses it.
+///
+/// What a plan's sizes break of a `require` is not among it: [`compile`] says that, with the sizes that it is given.
 pub fn check_all(loader: &dyn Loader, name: &str, bytes: &[u8]) -> Checked {
     let mut session = Session::open(loader, name, bytes);
     session.check();
@@ -211,8 +213,11 @@ impl Session {
             let Item::Model(model) = item else { continue };
             let (sizes, _) = plans::sizes(None, model, &overrides);
             let elaborated = elaborate_model(program, self.root, model, &sizes);
-            found.extend(elaborated.diagnostics);
-            found.extend(check_functions(program, self.root, model, &sizes));
+            let functions = check_functions(program, self.root, model, &sizes);
+            // A model that has plans never runs with the sizes that stand in for a plan's here.
+            let is_planned = plans_of(program).any(|plan| plan.model.name == model.name.name);
+            let is_of_model = |it: &Diagnostic| !is_planned || it.code != Code::Unmet;
+            found.extend(elaborated.diagnostics.into_iter().chain(functions).filter(is_of_model));
             used.extend(elaborated.used);
         }
         for plan in plans_of(program) {
@@ -227,7 +232,7 @@ impl Session {
             found.extend(diagnostics);
             let elaborated = elaborate_model(program, file, model, &sizes);
             used.extend(elaborated.used);
-            found.extend(elaborated.diagnostics);
+            found.extend(elaborated.diagnostics.into_iter().filter(|it| it.code != Code::Unmet));
             let complete = elaborated.complete;
             let (_, of_plan) = plans::resolve(program, self.root, plan, &elaborated.model, &overrides);
             found.extend(of_plan.into_iter().filter(|it| complete || of_plan_alone(it)));

@@ -21,7 +21,8 @@ pub fn run(arguments: &Build, output: &Output) -> Result<(), Failure> {
     let compiled = load::load(&arguments.source)?;
     require_optimizer(&compiled)?;
     let sources = compiled.sources.files().map(|file| Path::new(&file.name));
-    files::refuse_own_input(&arguments.output, sources)?;
+    let this = this_executable()?;
+    files::refuse_own_input(&arguments.output, sources.chain([this.as_path()]))?;
     let (target, device) = match &arguments.target {
         BuildTarget::Cpu => (Target::Cpu, Device::Cpu),
         BuildTarget::Cuda(architectures) => (Target::cuda(architectures)?, Device::Cuda),
@@ -32,7 +33,6 @@ pub fn run(arguments: &Build, output: &Output) -> Result<(), Failure> {
     let header = Header { model: compiled.model.name.clone(), plan, device: device_name(device), bounds };
     let program_bytes = program.len();
     let bundle = Bundle { header, program };
-    let this = this_executable()?;
     let bytes = std::fs::read(&this).map_err(|error| files::unusable(&this, &error))?;
     let bytes = bundle.behind(bytes).map_err(|error| Failure::Fault(error.to_string()))?;
     files::write_executable(&arguments.output, &bytes)?;

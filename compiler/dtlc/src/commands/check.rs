@@ -9,7 +9,7 @@ use crate::load::{SourceText, options};
 use crate::output::Output;
 use crate::pipeline::{Mode, Stage, compile};
 use dtlc_lang::diagnostic::sort_diagnostics;
-use dtlc_lang::{Checked, Diagnostic, Options, PlanChoice, check_all};
+use dtlc_lang::{Checked, Code, Diagnostic, Options, PlanChoice, check_all};
 use serde::Serialize;
 
 /// What is said of a plan without fault.
@@ -51,16 +51,41 @@ pub fn run(arguments: &Check, output: &Output) -> Result<(), Failure> {
         }
     }
     let mut reports = Vec::new();
+    // What numbers break, and under which plans.
+    let mut unmet: Vec<(Diagnostic, Vec<String>)> = Vec::new();
+    let checks = choices.len();
     for (plan, overrides) in choices.into_iter().zip(overrides) {
+        let name = match &plan {
+            PlanChoice::Named(name) => name.clone(),
+            PlanChoice::None | PlanChoice::Only => String::new(),
+        };
         match check_plan(&source, Options { plan, overrides }) {
             Ok((report, found)) => {
                 reports.push(report);
                 diagnostics.extend(found);
             }
-            Err(Failure::Input { diagnostics: found, .. }) => diagnostics.extend(found),
+            Err(Failure::Input { diagnostics: found, .. }) => {
+                for diagnostic in found {
+                    match unmet.iter_mut().find(|(known, _)| *known == diagnostic) {
+                        Some((_, under)) => under.push(name.clone()),
+                        None if diagnostic.code == Code::Unmet => {
+                            unmet.push((diagnostic, vec![name.clone()]))
+                        }
+                        None => diagnostics.push(diagnostic),
+                    }
+                }
+            }
             Err(other) => return Err(other),
         }
     }
+    diagnostics.extend(unmet.into_iter().map(|(diagnostic, under)| {
+        let names: Vec<String> = under.iter().map(|name| format!("`{name}`")).collect();
+        if under.len() == checks {
+            diagnostic
+        } else {
+            diagnostic.note(format!("under {}", names.join(", ")))
+        }
+    }));
     sort_diagnostics(&mut diagnostics);
     if diagnostics.iter().any(Diagnostic::is_error) {
         return Err(Failure::Input { diagnostics, sources });

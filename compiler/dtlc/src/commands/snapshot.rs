@@ -94,7 +94,15 @@ fn gone(
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut stale: Vec<PathBuf> =
         names.filter(|name| is_snapshot(name)).map(|name| path.with_file_name(name)).collect();
-    stale.retain(|snapshot| !current.contains(snapshot));
+    // What was not written as a snapshot is somebody's own.
+    let first_word = |path: &PathBuf| {
+        let bytes = std::fs::read(path).ok()?;
+        bytes.split(u8::is_ascii_whitespace).next().map(<[u8]>::to_vec)
+    };
+    let words: Vec<_> = current.iter().filter_map(first_word).collect();
+    stale.retain(|snapshot| {
+        !current.contains(snapshot) && first_word(snapshot).is_some_and(|word| words.contains(&word))
+    });
     stale.sort();
     for snapshot in &stale {
         if arguments.accept {

@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::pipeline::{Mode, Stage, compile};
 use crate::verification::shrink::{self, Change};
 use crate::verification::{Difference, Differences, compare};
-use dtlc_lang::{Compiled, Options};
+use dtlc_lang::{Code, Compiled, Diagnostic, Options};
 use serde_json::json;
 
 /// Compares the sharded program with one rank.
@@ -29,6 +29,12 @@ pub fn run(arguments: &Verify, output: &Output) -> Result<(), Failure> {
     if found.ranks == 1 {
         output.note("there is one rank, so the program was compared with itself: choose a plan with a mesh");
     }
+    if !found.undecided.is_empty() {
+        output.note(&format!(
+            "rounding alone may change these by more than half of their size, so equal says little: {}",
+            found.undecided.join(", ")
+        ));
+    }
     let differences = [&found.loss, &found.gradients.worst, &found.parameters.worst];
     let Some(beyond) = differences.into_iter().find(|difference| !difference.is_explained()) else {
         return Ok(());
@@ -46,10 +52,6 @@ pub fn run(arguments: &Verify, output: &Output) -> Result<(), Failure> {
     )))
 }
 
-fn is_good(found: &Differences) -> bool {
-    [&found.loss, &found.gradients.worst, &found.parameters.worst].iter().all(|it| it.is_explained())
-}
-
 fn show(found: &Differences, changes: &[Change], output: &Output) -> Result<(), Failure> {
     let (gradient, parameter) = (&found.gradients.worst, &found.parameters.worst);
     if output.json {
@@ -60,21 +62,18 @@ fn show(found: &Differences, changes: &[Change], output: &Output) -> Result<(), 
         };
         return output.json(&json!({
             "ranks": found.ranks,
-            "ok": is_good(found),
+            "ok": found.are_explained(),
             "loss_rel_err": found.loss.error,
             "max_grad_rel_err": found.gradients.largest,
             "max_param_rel_err": found.parameters.largest,
             "worst": worst.name,
             "bound": worst.bound,
+            "undecided": found.undecided,
             "shrunk": changes.iter().map(|it| json!({ "name": it.name, "from": it.from, "to": it.to })).collect::<Vec<_>>(),
         }));
     }
     if !changes.is_empty() {
-        let list: Vec<String> = changes
-            .iter()
-            .map(|change| format!("{} {} -> {}", change.name, change.from, change.to))
-            .collect();
-        output.text(&format!("in small: {}\n", list.join(", ")))?;
+        output.text(&format!("in small: {}\n", listed(changes)))?;
     }
     let line = |what: &str, it: &Difference| format!("  {what:<10} {:.2e} of {:.1e}", it.error, it.bound);
     output.text(&format!(
@@ -82,10 +81,14 @@ fn show(found: &Differences, changes: &[Change], output: &Output) -> Result<(), 
         found.ranks,
         line("loss", &found.loss),
         line("gradients", gradient),
-        gradient.name,
+        named(gradient),
         line("parameters", parameter),
-        parameter.name,
+        named(parameter),
     ))
+}
+
+fn named(difference: &Difference) -> &str {
+    if difference.name.is_empty() { "none: nothing to compare" } else { &difference.name }
 }
 
 /// The file compiled with smaller sizes, and which they are.
@@ -99,12 +102,70 @@ fn shrunk(
         .map_err(|trouble| trouble.into_failure(&compiled.sources))?;
     let Some(file) = compiled.sources.files().next() else { return Ok((compiled, Vec::new())) };
     let plan = compiled.plan.as_ref();
-    let mut changes = shrink::sizes(file, &compiled.model, plan, lowered.micro_batches, &mesh);
-    changes.extend(mesh);
+    let mut sizes = shrink::sizes(file, &compiled.model, plan, lowered.micro_batches, &mesh);
     // What the command line says stands.
-    changes.retain(|change| options.overrides.iter().all(|(name, _)| *name != change.name));
-    let mut smaller = options.clone();
-    smaller.overrides.extend(changes.iter().map(|change| (change.name.clone(), change.to.to_string())));
-    let compiled = source.compile(&smaller)?;
-    Ok((compiled, changes))
+    let is_open = |change: &Change| options.overrides.iter().all(|(name, _)| *name != change.name);
+    sizes.retain(is_open);
+    let mesh: Vec<Change> = mesh.into_iter().filter(is_open).collect();
+    allowed(sizes, |sizes| {
+        let changes: Vec<Change> = sizes.iter().chain(&mesh).cloned().collect();
+        let mut smaller = options.clone();
+        smaller.overrides.extend(changes.iter().map(|change| (change.name.clone(), change.to.to_string())));
+        Ok((source.compile(&smaller)?, changes))
+    })
+}
+
+/// What these changes make, or as many of them as the file's own requirements allow.
+fn allowed<T>(mut sizes: Vec<Change>, make: impl Fn(&[Change]) -> Result<T, Failure>) -> Result<T, Failure> {
+    loop {
+        let failure = match make(&sizes) {
+            Ok(made) => return Ok(made),
+            Err(failure) => failure,
+        };
+        let broken = requirements_broken(&failure);
+        let count = sizes.len();
+        let pairs = (0..count).flat_map(|first| (first..count).map(move |second| (first, second)));
+        // One alone first, then two that belong together, as in `F == 4 * D`.
+        let mut ways: Vec<(usize, usize)> = pairs.collect();
+        ways.sort_by_key(|(first, second)| first != second);
+        let without = |(first, second): (usize, usize)| {
+            let kept = sizes.iter().enumerate().filter(|(index, _)| *index != first && *index != second);
+            kept.map(|(_, change)| change.clone()).collect::<Vec<_>>()
+        };
+        let helps = |rest: &Vec<Change>| match make(rest) {
+            Ok(_) => true,
+            Err(failure) => (1..broken).contains(&requirements_broken(&failure)),
+        };
+        match ways.into_iter().map(without).find(|rest| broken > 0 && helps(rest)) {
+            Some(rest) => sizes = rest,
+            None => return Err(with_changes(failure, &sizes)),
+        }
+    }
+}
+
+/// How many `require`s numbers break; 0 where anything else is wrong.
+fn requirements_broken(failure: &Failure) -> usize {
+    match failure {
+        Failure::Input { diagnostics, .. } if diagnostics.iter().all(|it| it.code == Code::Unmet) => {
+            diagnostics.len()
+        }
+        _ => 0,
+    }
+}
+
+/// Says in reports of numbers which of them are not the file's.
+fn with_changes(failure: Failure, changes: &[Change]) -> Failure {
+    match failure {
+        Failure::Input { diagnostics, sources } if !changes.is_empty() => {
+            let note = format!("verified in small: {}; with `-D` a size stays", listed(changes));
+            let noted = |it: Diagnostic| if it.code == Code::Unmet { it.note(note.clone()) } else { it };
+            Failure::Input { diagnostics: diagnostics.into_iter().map(noted).collect(), sources }
+        }
+        other => other,
+    }
+}
+
+fn listed(changes: &[Change]) -> String {
+    let one = |change: &Change| format!("{} {} -> {}", change.name, change.from, change.to);
+    changes.iter().map(one).collect::<Vec<_>>().join(", ")
 }

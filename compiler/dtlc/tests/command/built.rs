@@ -142,6 +142,11 @@ fn what_can_not_be_built_says_why() {
         let refused = dtlc.expect(2, &[&build[..], &["--target", target]].concat());
         assert!(refused.stderr.contains("sm_90a"), "{}", refused.stderr);
     }
+    let own = dtlc.path("own-dtlc");
+    std::fs::copy(env!("CARGO_BIN_EXE_dtlc"), &own).expect("a copy");
+    let (status, _, stderr) =
+        run(&own, dtlc.folder.path(), &["build", "tiny.dtl", "-p", "tp2", "-o", "own-dtlc"], &[]);
+    assert!(status == 1 && stderr.contains("would write over it"), "{status} {stderr}");
     let nowhere = dtlc.expect(1, &["build", "tiny.dtl", "-p", "tp2", "-o", "missing/trainer"]);
     assert!(nowhere.stderr.contains("missing/trainer"), "{}", nowhere.stderr);
     assert!(!dtlc.path("trainer").exists());

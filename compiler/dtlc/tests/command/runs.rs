@@ -144,6 +144,81 @@ fn ranks_are_verified_against_one() {
     assert!(large.contains("V 256 -> "), "{large}");
 }
 
+/// What a file requires of its sizes, a smaller one may break: those stay, others are made small.
+#[test]
+fn requirements_hold_in_small_and_under_the_plans_that_run() {
+    let dtlc = Dtlc::new();
+    let text = "layer Wide[D, F] {
+  param up: [D, F] = normal(0.1)
+  fn (x: [B, S, D]) -> [B, S, D] {
+    require F == 4 * D && D % 32 == 0
+    dot[F](dot[D](x, up), up)
+  }
+}
+
+model M {
+  dims B, S, D = 64, F = 256, V = 256
+  param table: [V, D] = normal(0.1)
+  wide = Wide[D, F]
+  fn loss(tokens: u32[B, S], labels: u32[B, S]) -> f32[] {
+    require S == 8
+    mean(f32(wide(take[V](table, tokens))))
+  }
+}
+
+plan dp2 for M {
+  mesh { dp: 2 }
+  step data: acts B -> dp
+  batch { seq 8, global 8 }
+}
+
+plan short for M {
+  batch { seq 4, global 8 }
+}
+";
+    dtlc.write("wide.dtl", text);
+    let checked = dtlc.expect(1, &["check", "wide.dtl"]).stderr;
+    assert!(checked.matches("E0316").count() == 1 && checked.contains("S is 4"), "{checked}");
+    assert!(checked.contains("note: under `short`"), "{checked}");
+    dtlc.expect(0, &["check", "wide.dtl", "-D", "seq=8"]);
+    let found = dtlc.json(&["verify", "wide.dtl", "-p", "dp2"]);
+    let shrunk: Vec<&str> =
+        found["shrunk"].as_array().expect("a list").iter().filter_map(|it| it["name"].as_str()).collect();
+    assert!(shrunk.contains(&"V") && !shrunk.contains(&"D") && !shrunk.contains(&"F"), "{found}");
+    // No two sizes alone mend this.
+    let text = text.replace("    require F == 4 * D && D % 32 == 0\n", "");
+    dtlc.write("wide.dtl", text.replace("require S == 8", "require F == 4 * D && V == F"));
+    let broken = dtlc.expect(1, &["verify", "wide.dtl", "-p", "dp2"]).stderr;
+    assert!(broken.contains("in small: D 64 -> ") && broken.contains("`-D`"), "{broken}");
+    dtlc.expect(0, &["verify", "wide.dtl", "-p", "dp2", "-D", "V=256"]);
+}
+
+/// Gradients of queries and keys that nearly cancel are rounding in f32 to more than 1e-5, and in bf16 hardly anything else.
+#[test]
+fn what_cancels_is_told_from_what_is_wrong() {
+    let dtlc = Dtlc::new();
+    let llama = source("../../examples/golden/llama.dtl");
+    let text = std::fs::read_to_string(llama).expect("the example");
+    let shifted = text.replace("layers(embed(tokens))", "layers(embed(tokens) + shift)");
+    let shifted = shifted.replace("  embed = ", "  param shift: [D] = normal(1.0)\n  embed = ");
+    assert!(shifted.contains("+ shift") && shifted.contains("param shift"), "{text}");
+    let plan = |name: &str, precision: &str| {
+        format!(
+            "\nplan {name} for Llama {{\n  mesh {{ tp: 2 }}\n  step t: KV, F, V -> tp\n  \
+             batch {{ seq 12, global 8 }}\n{precision}}}\n"
+        )
+    };
+    let narrow = "  precision { compute bf16, params bf16, grads bf16, master f32 }\n";
+    dtlc.write("shifted.dtl", shifted + &plan("wide", "") + &plan("narrow", narrow));
+    for seed in ["1", "2"] {
+        let wide = dtlc.json(&["verify", "shifted.dtl", "-p", "wide", "--seed", seed]);
+        assert!(number(&wide, "max_grad_rel_err") > 1e-5 && number(&wide, "bound") < 1e-3, "{wide}");
+        assert_eq!(wide["undecided"], serde_json::json!([]));
+        let narrow = dtlc.json(&["verify", "shifted.dtl", "-p", "narrow", "--seed", seed]);
+        assert!(narrow["undecided"].to_string().contains("layers.0.wq"), "{narrow}");
+    }
+}
+
 #[test]
 fn unusual_placements_are_right_too() {
     let dtlc = Dtlc::new();

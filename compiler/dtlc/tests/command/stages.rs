@@ -198,13 +198,16 @@ fn snapshots_show_a_change_until_it_is_accepted() {
 
     // A plan that has another name: its old snapshot is told of, and others' files are nobody's business.
     dtlc.write("other.dtl.tp2.sharded.snap", "");
+    dtlc.write("tiny.dtl.notes.sharded.snap", "My own notes.");
     dtlc.write("tiny.dtl", text.replace("plan tp2 ", "plan tensor "));
     let gone = dtlc.expect(1, &["snapshot", "tiny.dtl"]).stdout;
-    assert!(gone.contains("tp2.sharded.snap: its plan is gone") && !gone.contains("other"), "{gone}");
+    assert!(gone.contains("tp2.sharded.snap: its plan is gone"), "{gone}");
+    assert!(!gone.contains("other") && !gone.contains("notes"), "{gone}");
     dtlc.expect(0, &["snapshot", "tiny.dtl", "--accept"]);
     assert!(!dtlc.path("tiny.dtl.tp2.sharded.snap").exists());
     assert!(dtlc.path("tiny.dtl.tensor.sharded.snap").exists());
     assert!(dtlc.path("other.dtl.tp2.sharded.snap").exists());
+    assert!(dtlc.path("tiny.dtl.notes.sharded.snap").exists());
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl Resolver<'_> {
             PlanValueKind::Error => return None,
             _ => f64::NAN,
         };
-        if number >= least && number.is_finite() {
+        if number >= least && (number as f32).is_finite() {
             return Some(number);
         }
         self.diagnostics.push(
@@ -131,11 +131,11 @@ impl Resolver<'_> {
     /// The norm that gradients are scaled down to.
     fn clip(&mut self, setting: &Setting) -> Option<f64> {
         let clip = self.number(setting, 0.0)?;
-        if clip > 0.0 {
+        if clip as f32 > 0.0 {
             return Some(clip);
         }
         self.diagnostics.push(
-            Diagnostic::error(Code::InvalidSetting, "`clip 0` makes every gradient zero")
+            Diagnostic::error(Code::InvalidSetting, "a clip of zero makes every gradient zero")
                 .label(setting.value.span, "the norm that gradients are scaled down to")
                 .why("without `clip` they are left as they are")
                 .hint("clip 1.0"),
