@@ -13,6 +13,7 @@
 mod attention;
 mod collective;
 mod embedding;
+mod group;
 mod matmul;
 mod source;
 

@@ -2,6 +2,7 @@
 //!
 //! In bf16, of heads of up to 256 features, products run on the tensor cores; all else on the ordinary ones.
 
+mod group;
 mod tensor;
 
 use self::tensor::{Tiles, is_for_tensor_cores};
