@@ -149,18 +149,24 @@ DTL_INLINE void attend(Values& outputs, Running& running, const Range (&seen_by_
     if (steps == 0) {
         return;
     }
-    Scores scores;
-    Weights weights;
     await_tiles();
     incoming.begin_keys(1);
     incoming.begin_values(0);
     close_group();
+    Scores scores;
+    Weights weights = {};
+    const auto end_values = [&] {
+        end_products<0>(outputs, weights);
+        decay_outputs(outputs, running);
+        round_weights(weights, scores);
+    };
     multiply_rows<HEAD_WIDTH>(scores, 0, Incoming::key_stage(0));
     end_products<0>(scores);
     take_scores(scores, running, seen_by_row, incoming.first_key(0));
-    round_weights(weights, scores);
+    // The assembler moves a wait up to what it need not wait for, but not into the step before: so values end here.
 #pragma unroll 1
     for (int step = 1; step < steps; ++step) {
+        end_values();
         await_tiles();
         // All are done with the keys and the values before, where these go.
         incoming.begin_keys(step + 1);
@@ -170,10 +176,8 @@ DTL_INLINE void attend(Values& outputs, Running& running, const Range (&seen_by_
         add_weighted_rows<VALUE_WIDTH, VALUE_WIDTH>(outputs, weights, Incoming::value_stage(step - 1), 0);
         end_products<1>(scores);
         take_scores(scores, running, seen_by_row, incoming.first_key(step));
-        end_products<0>(outputs, weights);
-        decay_outputs(outputs, running);
-        round_weights(weights, scores);
     }
+    end_values();
     await_tiles();
     add_weighted_rows<VALUE_WIDTH, VALUE_WIDTH>(outputs, weights, Incoming::value_stage(steps - 1), 0);
     end_products<0>(outputs, weights);

@@ -21,10 +21,11 @@ DTL_INLINE float take_probability(float& score, const QueryTerms& query, bool is
 
 // Makes of value · gradient of the output the gradient of query · key * SCALE.
 DTL_INLINE void take_gradient(float& gradient, float probability, float slope, const QueryTerms& query) {
-    // Whatever comes for a key that is not seen.
+    // Also where what comes for a key that is not seen is no number.
     gradient = probability == 0.0f ? 0.0f : probability * (gradient - query.delta) * slope;
 }
 
+// Both, one after the other.
 DTL_INLINE void differentiate(float& score, float& gradient, const QueryTerms& query, bool is_seen) {
     const float slope = take_probability(score, query, is_seen);
     take_gradient(gradient, score, slope, query);

@@ -5,14 +5,10 @@ static_assert(WARPS == 4, "one group makes a block's products");
 // Rows that a group makes at once, of which each warp has as many as a fragment.
 constexpr int ROWS_OF_GROUP = 64;
 
-// Chunks that change places with each other: as many as divide the features of a part, so that each part has whole strips.
-constexpr __device__ unsigned chunks_of_strip(unsigned chunks) {
-    return chunks % 8 == 0 ? 8 : chunks & (0u - chunks);
-}
-
-// Rows that stay in shared memory or come through it, of WIDTH features.
+// Rows that stay in shared memory or come through it, of WIDTH features: in strips of as many chunks as change places with each other, so that
+// a part's features are whole strips.
 template <int COUNT, int WIDTH>
-using RowsOf = Strips<COUNT, WIDTH / CHUNK, chunks_of_strip(WIDTH / CHUNK / PARTS)>;
+using RowsOf = Strips<COUNT, WIDTH / CHUNK, Swizzled<COUNT, WIDTH / CHUNK / PARTS>::PLACES>;
 
 DTL_INLINE int row_of_block(int row) {
     return row / FRAGMENT * ROWS_OF_GROUP + warp_of_block() * FRAGMENT + row % FRAGMENT;
@@ -31,6 +27,7 @@ DTL_INLINE unsigned long long factor_at(unsigned tile, unsigned row, unsigned fe
     constexpr unsigned ROW_BYTES = Place::ROW_BYTES;
     constexpr unsigned FEATURES_OF_STRIP = ROW_BYTES / sizeof(bf16);
     constexpr unsigned STRIP_BYTES = Place::ROWS * ROW_BYTES;
+    static_assert(Place::ROWS % 8 == 0, "strips begin where chunks change places anew");
     constexpr unsigned long long SWIZZLE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3;
     constexpr unsigned long long EIGHT_ROWS = 8 * ROW_BYTES / 16;
     constexpr unsigned long long NEXT_STRIP = TERMS == Neighbours::ROWS ? STRIP_BYTES / 16 : 1;

@@ -54,18 +54,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // All are done with the stage before, where the next one goes.
         begin_stage(first_key + COLUMNS);
         const unsigned stage = FIRST_STAGE + (first_key - seen.first) / COLUMNS % STAGES * STAGE_BYTES;
-        Scores scores, gradients;
+        Scores scores, gradients, slopes;
         multiply_rows<HEAD_WIDTH>(scores, 0, stage);
         multiply_rows<VALUE_WIDTH>(gradients, Queries::BYTES, stage + KeyTile::BYTES);
-        end_products<0>(scores, gradients);
+        end_products<1>(scores);
 #pragma unroll
         for (int down = 0; down < TILES_DOWN; ++down) {
 #pragma unroll
             for (int number = 0; number < TILES_ACROSS * 4; ++number) {
                 const int across = number / 4, half = number / 2 % 2, index = number % 4;
                 const int key = first_key + column_of(across, number % 2);
-                differentiate(scores[down][across][index], gradients[down][across][index], terms[down][half],
-                              sees(seen_by_row[down][half], key));
+                slopes[down][across][index] =
+                    take_probability(scores[down][across][index], terms[down][half], sees(seen_by_row[down][half], key));
+            }
+        }
+        end_products<0>(gradients);
+#pragma unroll
+        for (int down = 0; down < TILES_DOWN; ++down) {
+#pragma unroll
+            for (int number = 0; number < TILES_ACROSS * 4; ++number) {
+                const int across = number / 4, half = number / 2 % 2, index = number % 4;
+                take_gradient(gradients[down][across][index], scores[down][across][index], slopes[down][across][index],
+                              terms[down][half]);
             }
         }
         Weights weights;

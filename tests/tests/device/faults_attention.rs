@@ -254,7 +254,9 @@ fn in_attention_of_groups() {
             "end_products<1>(outputs, weights);\n        decay",
         ),
         fault(0, "end_products<0>(outputs, weights);\n}", "}"),
-        fault(2, "end_products<0>(scores, gradients)", "end_products<1>(scores, gradients)"),
+        fault(0, "end_values();\n        await", "await"),
+        fault(2, "end_products<1>(scores)", "end_products<2>(scores)"),
+        fault(2, "end_products<0>(gradients)", "end_products<1>(gradients)"),
         fault(2, "end_products<0>(outputs, weights)", "end_products<1>(outputs, weights)"),
         fault(3, "end_products<1>(scores)", "end_products<2>(scores)"),
         fault(3, "end_products<1>(gradients)", "end_products<2>(gradients)"),
@@ -290,7 +292,7 @@ fn in_what_attention_of_groups_computes() {
         fault(3, "query >= queries.first", "query > queries.first"),
         fault(0, "weights);\n        decay_outputs(outputs, running);", "weights);"),
         fault(0, "running.decay[down][number / 2]", "running.decay[down][0]"),
-        fault(3, "slopes[down][column / 2][index], terms", "1.0f, terms"),
+        fault(2, "slopes[down][across][index],", "1.0f,"),
     ];
     let case = Case::stepping(WINDOWED, CHUNKS, &mut Numbers(42));
     catch_in_groups(&case, &faults);
@@ -299,7 +301,7 @@ fn in_what_attention_of_groups_computes() {
     let faults = [
         fault(2, "? STRIP_BYTES / 16 : 1", "? EIGHT_ROWS : 1"),
         fault(2, "FEATURES_OF_STRIP * STRIP_BYTES", "FEATURES_OF_STRIP * ROW_BYTES"),
-        fault(3, "(WIDTH / CHUNK / PARTS)", "(WIDTH / CHUNK)"),
+        fault(3, "WIDTH / CHUNK / PARTS>", "WIDTH / CHUNK>"),
     ];
     let shape = Shape { head_dim: 132, value_dim: 20, ..NARROW };
     catch_in_groups(&Case::stepping(shape, CHUNKS, &mut Numbers(43)), &faults);
