@@ -5,8 +5,8 @@ static_assert(WARPS == 4, "one group makes a block's products");
 // Rows that a group makes at once, of which each warp has as many as a fragment.
 constexpr int ROWS_OF_GROUP = 64;
 
-// Rows that stay in shared memory or come through it, of WIDTH features: in strips of as many chunks as change places with each other, so that
-// a part's features are whole strips.
+// Rows that stay in shared memory or come through it, of WIDTH features: in strips of chunks that change places with each other, as many as
+// divide a part's features.
 template <int COUNT, int WIDTH>
 using RowsOf = Strips<COUNT, WIDTH / CHUNK, Swizzled<COUNT, WIDTH / CHUNK / PARTS>::PLACES>;
 

@@ -64,8 +64,8 @@ impl Tiles {
         Tiles::of(spec, if widest <= WIDEST / 2 { 1 } else { 2 })
     }
 
-    /// Tiles that keep all features of rows and sum up as many as a part has. The wider they are, the fewer columns have room beside them in the 99 KiB that the
-    /// smallest device gives a block.
+    /// Tiles that keep all features of rows and sum up as many as a part has. The wider they are, the fewer columns have room beside
+    /// them in the 99 KiB that the smallest device gives a block.
     fn of(spec: &AttentionSpec, parts: usize) -> Tiles {
         let width = |features: usize| features.next_multiple_of(FRAGMENT * parts);
         let (head_width, value_width) = (width(spec.head_dim), width(spec.value_dim));
