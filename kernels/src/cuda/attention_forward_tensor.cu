@@ -13,6 +13,8 @@ struct Running {
     float maximum[TILES_DOWN][2];
     // Sum of exponentials relative to it, of the lane's columns.
     float sum[TILES_DOWN][2];
+    // By how much the last step made worth less what was summed up before.
+    float decay[TILES_DOWN][2];
 };
 
 // Close to it: to 2 units in the last place.
@@ -49,11 +51,10 @@ DTL_INLINE float score_row(float (&products)[TILES_ACROSS][4], Range seen, int f
     return greatest;
 }
 
-// Takes a row's scores into the running maximum and sum, makes them exponentials relative to the new maximum, and what was summed up
-// relative to the old one worth what it is now.
+// Takes a row's scores into the running maximum and sum and makes them exponentials relative to the new maximum. What was summed up
+// relative to the old one is worth this many times as much now.
 template <int HALF>
-DTL_INLINE void take_row(float (&scores)[TILES_ACROSS][4], float& maximum, float& sum, float (&outputs)[VALUE_WIDTH / 8][4],
-                         float greatest) {
+DTL_INLINE float take_row(float (&scores)[TILES_ACROSS][4], float& maximum, float& sum, float greatest) {
     greatest = fmaxf(maximum, greatest_of_row(greatest) * LOG2_OF_E);
     // A query that has seen no key yet: any finite number makes its exponentials 0 rather than NaN.
     const float reference = greatest == minus_infinity() ? 0.0f : greatest;
@@ -68,48 +69,163 @@ DTL_INLINE void take_row(float (&scores)[TILES_ACROSS][4], float& maximum, float
             sum += scores[across][number];
         }
     }
+    return decay;
+}
+
+// Makes of products with the keys from `first_key` on what values are weighted with.
+DTL_INLINE void take_scores(Scores& scores, Running& running, const Range (&seen_by_row)[TILES_DOWN][2], int first_key) {
 #pragma unroll
-    for (int across = 0; across < VALUE_WIDTH / 8; ++across) {
-        outputs[across][2 * HALF] *= decay;
-        outputs[across][2 * HALF + 1] *= decay;
+    for (int down = 0; down < TILES_DOWN; ++down) {
+        const float upper = score_row<0>(scores[down], seen_by_row[down][0], first_key);
+        const float lower = score_row<1>(scores[down], seen_by_row[down][1], first_key);
+        running.decay[down][0] = take_row<0>(scores[down], running.maximum[down][0], running.sum[down][0], upper);
+        running.decay[down][1] = take_row<1>(scores[down], running.maximum[down][1], running.sum[down][1], lower);
     }
 }
 
+DTL_INLINE void decay_outputs(Values& outputs, const Running& running) {
+#pragma unroll
+    for (int down = 0; down < TILES_DOWN; ++down) {
+#pragma unroll
+        for (int across = 0; across < VALUE_WIDTH / 8; ++across) {
+#pragma unroll
+            for (int number = 0; number < 4; ++number) {
+                outputs[down][across][number] *= running.decay[down][number / 2];
+            }
+        }
+    }
+}
+
+using Queries = RowsOf<ROWS, HEAD_WIDTH>;
+using KeyTile = RowsOf<COLUMNS, HEAD_WIDTH>;
+using ValueTile = RowsOf<COLUMNS, VALUE_WIDTH>;
+constexpr unsigned STAGE_BYTES = KeyTile::BYTES + ValueTile::BYTES;
+static_assert(Queries::BYTES + STAGES * STAGE_BYTES <= SHARED_BYTES, "tiles have room");
+static_assert(ROWS * VALUE_WIDTH * sizeof(bf16) <= SHARED_BYTES, "outputs go where the tiles were");
+
+// The keys that some query of the block sees and their values, COLUMNS a step, on their way to shared memory.
+struct Incoming {
+    Rows<K, HEAD_DIM> keys;
+    Rows<V, VALUE_DIM> values;
+    Range seen;
+
+    DTL_INLINE int first_key(int step) const {
+        return seen.first + step * COLUMNS;
+    }
+
+    DTL_INLINE int steps() const {
+        return (seen.end - seen.first + COLUMNS - 1) / COLUMNS;
+    }
+
+    static DTL_INLINE unsigned key_stage(int step) {
+        return Queries::BYTES + static_cast<unsigned>(step) % STAGES * STAGE_BYTES;
+    }
+
+    static DTL_INLINE unsigned value_stage(int step) {
+        return key_stage(step) + KeyTile::BYTES;
+    }
+
+    DTL_INLINE void begin_keys(int step) const {
+        if (first_key(step) < seen.end) {
+            begin_rows<KeyTile>(key_stage(step), keys, first_key(step));
+        }
+    }
+
+    DTL_INLINE void begin_values(int step) const {
+        if (first_key(step) < seen.end) {
+            begin_rows<ValueTile>(value_stage(step), values, first_key(step));
+        }
+    }
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Sums up the values of all steps. While a step's scores become weights, the group multiplies the values of the step before, after
+// Shah et al., "FlashAttention-3" (2024): so values come one step later than keys.
+DTL_INLINE void attend(Values& outputs, Running& running, const Range (&seen_by_row)[TILES_DOWN][2], const Incoming& incoming) {
+    incoming.begin_keys(0);
+    close_group();
+    const int steps = incoming.steps();
+    if (steps == 0) {
+        return;
+    }
+    await_tiles();
+    incoming.begin_keys(1);
+    incoming.begin_values(0);
+    close_group();
+    Scores scores;
+    Weights weights = {};
+    const auto end_values = [&] {
+        end_products<0>(outputs, weights);
+        decay_outputs(outputs, running);
+        round_weights(weights, scores);
+    };
+    multiply_rows<HEAD_WIDTH>(scores, 0, Incoming::key_stage(0));
+    end_products<0>(scores);
+    take_scores(scores, running, seen_by_row, incoming.first_key(0));
+    // The assembler moves a wait up to what it need not wait for, but not into the step before: so values end here.
+#pragma unroll 1
+    for (int step = 1; step < steps; ++step) {
+        end_values();
+        await_tiles();
+        // All are done with the keys and the values before, where these go.
+        incoming.begin_keys(step + 1);
+        incoming.begin_values(step);
+        close_group();
+        multiply_rows<HEAD_WIDTH>(scores, 0, Incoming::key_stage(step));
+        add_weighted_rows<VALUE_WIDTH, VALUE_WIDTH>(outputs, weights, Incoming::value_stage(step - 1), 0);
+        end_products<1>(scores);
+        take_scores(scores, running, seen_by_row, incoming.first_key(step));
+    }
+    end_values();
+    await_tiles();
+    add_weighted_rows<VALUE_WIDTH, VALUE_WIDTH>(outputs, weights, Incoming::value_stage(steps - 1), 0);
+    end_products<0>(outputs, weights);
+}
+
+#else
+
+// Sums up the values of all steps.
+DTL_INLINE void attend(Values& outputs, Running& running, const Range (&seen_by_row)[TILES_DOWN][2], const Incoming& incoming) {
+    incoming.begin_keys(0);
+    incoming.begin_values(0);
+    close_group();
+#pragma unroll 1
+    for (int step = 0; incoming.first_key(step) < incoming.seen.end; ++step) {
+        await_tiles();
+        // All are done with the stage before, where the next one goes.
+        incoming.begin_keys(step + 1);
+        incoming.begin_values(step + 1);
+        close_group();
+        Scores scores;
+        Weights weights;
+        multiply_rows<HEAD_WIDTH>(scores, 0, Incoming::key_stage(step));
+        take_scores(scores, running, seen_by_row, incoming.first_key(step));
+        decay_outputs(outputs, running);
+        round_weights(weights, scores);
+        add_weighted_rows<VALUE_WIDTH, VALUE_WIDTH>(outputs, weights, Incoming::value_stage(step), 0);
+    }
+}
+
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const bf16* q, const bf16* k, const bf16* v, bf16* o, float* lse, long long q_offset, long long k_offset) {
-    using Queries = RowsOf<ROWS, HEAD_WIDTH>;
-    using KeyTile = RowsOf<COLUMNS, HEAD_WIDTH>;
-    using ValueTile = RowsOf<COLUMNS, VALUE_WIDTH>;
-    constexpr unsigned STAGE_BYTES = KeyTile::BYTES + ValueTile::BYTES;
-    static_assert(Queries::BYTES + STAGES * STAGE_BYTES <= SHARED_BYTES, "tiles have room");
-    static_assert(ROWS * VALUE_WIDTH * sizeof(bf16) <= SHARED_BYTES, "outputs go where the tiles were");
-
     constexpr unsigned Q_BLOCKS = (Q_LEN + ROWS - 1) / ROWS;
     // Under a causal mask later queries see more keys: they start first.
     const int first_query = static_cast<int>(Q_BLOCKS - 1 - blockIdx.x % Q_BLOCKS) * ROWS;
     const Head head = head_of(blockIdx.x / Q_BLOCKS);
-    const Rows<K, HEAD_DIM> keys = {k + start_of<K>(head), K_LEN};
-    const Rows<V, VALUE_DIM> values = {v + start_of<V>(head), K_LEN};
-
     const Visibility visibility = {q_offset - k_offset};
-    const Range seen = visibility.keys(Range{first_query, min(first_query + ROWS, Q_LEN)});
-    const auto begin_stage = [&](int first_key) {
-        if (first_key < seen.end) {
-            const unsigned stage = Queries::BYTES + (first_key - seen.first) / COLUMNS % STAGES * STAGE_BYTES;
-            begin_rows<KeyTile>(stage, keys, first_key);
-            begin_rows<ValueTile>(stage + KeyTile::BYTES, values, first_key);
-        }
-        close_group();
-    };
-
-    const int warp_row = warp_of_block() * WARP_ROWS;
+    const Incoming incoming = {{k + start_of<K>(head), K_LEN},
+                               {v + start_of<V>(head), K_LEN},
+                               visibility.keys(Range{first_query, min(first_query + ROWS, Q_LEN)})};
     Range seen_by_row[TILES_DOWN][2];
     Running running;
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int query = first_query + warp_row + row_of(down, half);
+            const int query = first_query + row_of_block(row_of(down, half));
             seen_by_row[down][half] = query < Q_LEN ? visibility.keys(Range{query, query + 1}) : Range{0, 0};
             running.maximum[down][half] = minus_infinity();
             running.sum[down][half] = 0.0f;
@@ -117,25 +233,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     Values outputs = {};
     begin_rows<Queries>(0, Rows<Q, HEAD_DIM>{q + start_of<Q>(head), Q_LEN}, first_query);
-    begin_stage(seen.first);
-#pragma unroll 1
-    for (int first_key = seen.first; first_key < seen.end; first_key += COLUMNS) {
-        wait_for_groups<0>();
-        // All threads' parts of the stage are there, and all are done with the stage before, where the next one goes.
-        __syncthreads();
-        begin_stage(first_key + COLUMNS);
-        const unsigned stage = Queries::BYTES + (first_key - seen.first) / COLUMNS % STAGES * STAGE_BYTES;
-        Scores scores;
-        multiply_rows<HEAD_WIDTH>(scores, 0, warp_row, stage);
-#pragma unroll
-        for (int down = 0; down < TILES_DOWN; ++down) {
-            const float upper = score_row<0>(scores[down], seen_by_row[down][0], first_key);
-            const float lower = score_row<1>(scores[down], seen_by_row[down][1], first_key);
-            take_row<0>(scores[down], running.maximum[down][0], running.sum[down][0], outputs[down], upper);
-            take_row<1>(scores[down], running.maximum[down][1], running.sum[down][1], outputs[down], lower);
-        }
-        add_weighted_rows<VALUE_WIDTH, VALUE_WIDTH>(outputs, scores, stage + KeyTile::BYTES, 0);
-    }
+    attend(outputs, running, seen_by_row, incoming);
 
     float inverse[TILES_DOWN][2];
 #pragma unroll
@@ -145,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const float sum = sum_of_row(running.sum[down][half]);
             // Only a query that saw no key has sum 0.
             inverse[down][half] = sum == 0.0f ? 0.0f : 1.0f / sum;
-            const int query = first_query + warp_row + row_of(down, half);
+            const int query = first_query + row_of_block(row_of(down, half));
             if (threadIdx.x % 4 == 0 && query < Q_LEN) {
                 lse[start_of<Lse>(head) + query * Lse::SEQUENCE_STRIDE] =
                     sum == 0.0f ? minus_infinity() : __fmaf_rn(running.maximum[down][half], LN_OF_2, logf(sum));

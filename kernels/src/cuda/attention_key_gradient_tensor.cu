@@ -40,14 +40,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         close_group();
     };
 
-    const int warp_row = warp_of_block() * WARP_ROWS;
     Range seeing_row[TILES_DOWN][2];
     float scales[TILES_DOWN][2], ones[TILES_DOWN][2];
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int key = first_key + warp_row + row_of(down, half);
+            const int key = first_key + row_of_block(row_of(down, half));
             seeing_row[down][half] = key < K_LEN ? visibility.queries(Range{key, key + 1}) : Range{0, 0};
             scales[down][half] = SCALE;
             ones[down][half] = 1.0f;
@@ -60,17 +59,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     begin_stage(0);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
-        wait_for_groups<0>();
-        // All threads' parts of the stage are there, and all are done with the stage before, where the next one goes.
-        __syncthreads();
+        await_tiles();
+        // All are done with the stage before, where the next one goes.
         begin_stage(step + 1);
         const unsigned stage = FIRST_STAGE + step % STAGES * STAGE_BYTES;
         const int first_query = seeing.first + step % steps_of_head * COLUMNS;
         const unsigned head_number = first_head + step / steps_of_head;
         const Head head = head_of(head_number);
-        Scores scores, gradients;
-        multiply_rows<HEAD_WIDTH>(scores, 0, warp_row, stage);
-        multiply_rows<VALUE_WIDTH>(gradients, Keys::BYTES, warp_row, stage + QueryTile::BYTES);
+        Scores scores, gradients, slopes;
+        multiply_rows<HEAD_WIDTH>(scores, 0, stage);
+        multiply_rows<VALUE_WIDTH>(gradients, Keys::BYTES, stage + QueryTile::BYTES);
+        end_products<1>(scores);
 #pragma unroll
         for (int column = 0; column < TILES_ACROSS * 2; ++column) {
             const int query = first_query + column_of(column / 2, column % 2);
@@ -78,12 +77,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int row = 0; row < TILES_DOWN * 2; ++row) {
                 const int down = row / 2, half = row % 2, index = half * 2 + column % 2;
-                differentiate(scores[down][column / 2][index], gradients[down][column / 2][index], terms,
-                              is_seen_by(seeing_row[down][half], query));
+                slopes[down][column / 2][index] = take_probability(scores[down][column / 2][index], terms,
+                                                                   is_seen_by(seeing_row[down][half], query));
             }
         }
-        add_weighted_rows<VALUE_WIDTH, VALUE_FEATURES>(value_outputs, scores, stage + QueryTile::BYTES, part * VALUE_FEATURES);
-        add_weighted_rows<HEAD_WIDTH, KEY_FEATURES>(key_outputs, gradients, stage, part * KEY_FEATURES);
+        Weights probabilities, differences;
+        round_weights(probabilities, scores);
+        add_weighted_rows<VALUE_WIDTH, VALUE_FEATURES>(value_outputs, probabilities, stage + QueryTile::BYTES,
+                                                       part * VALUE_FEATURES);
+        end_products<1>(gradients);
+#pragma unroll
+        for (int column = 0; column < TILES_ACROSS * 2; ++column) {
+            const int query = first_query + column_of(column / 2, column % 2);
+            const QueryTerms terms = terms_of(lse, delta, head, head_number, query);
+#pragma unroll
+            for (int row = 0; row < TILES_DOWN * 2; ++row) {
+                const int down = row / 2, index = row % 2 * 2 + column % 2;
+                take_gradient(gradients[down][column / 2][index], scores[down][column / 2][index],
+                              slopes[down][column / 2][index], terms);
+            }
+        }
+        round_weights(differences, gradients);
+        add_weighted_rows<HEAD_WIDTH, KEY_FEATURES>(key_outputs, differences, stage, part * KEY_FEATURES);
+        end_products<0>(value_outputs, key_outputs, probabilities, differences);
     }
     // All are done with the tiles, where the outputs go.
     wait_for_groups<0>();

@@ -30,7 +30,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         close_group();
     };
 
-    const int warp_row = warp_of_block() * WARP_ROWS;
     Range seen_by_row[TILES_DOWN][2];
     QueryTerms terms[TILES_DOWN][2];
     float scales[TILES_DOWN][2];
@@ -38,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int down = 0; down < TILES_DOWN; ++down) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int query = first_query + warp_row + row_of(down, half);
+            const int query = first_query + row_of_block(row_of(down, half));
             seen_by_row[down][half] = query < Q_LEN ? visibility.keys(Range{query, query + 1}) : Range{0, 0};
             terms[down][half] = terms_of(lse, delta, head, head_number, query);
             scales[down][half] = SCALE;
@@ -51,25 +50,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     begin_stage(seen.first);
 #pragma unroll 1
     for (int first_key = seen.first; first_key < seen.end; first_key += COLUMNS) {
-        wait_for_groups<0>();
-        // All threads' parts of the stage are there, and all are done with the stage before, where the next one goes.
-        __syncthreads();
+        await_tiles();
+        // All are done with the stage before, where the next one goes.
         begin_stage(first_key + COLUMNS);
         const unsigned stage = FIRST_STAGE + (first_key - seen.first) / COLUMNS % STAGES * STAGE_BYTES;
-        Scores scores, gradients;
-        multiply_rows<HEAD_WIDTH>(scores, 0, warp_row, stage);
-        multiply_rows<VALUE_WIDTH>(gradients, Queries::BYTES, warp_row, stage + KeyTile::BYTES);
+        Scores scores, gradients, slopes;
+        multiply_rows<HEAD_WIDTH>(scores, 0, stage);
+        multiply_rows<VALUE_WIDTH>(gradients, Queries::BYTES, stage + KeyTile::BYTES);
+        end_products<1>(scores);
 #pragma unroll
         for (int down = 0; down < TILES_DOWN; ++down) {
 #pragma unroll
             for (int number = 0; number < TILES_ACROSS * 4; ++number) {
                 const int across = number / 4, half = number / 2 % 2, index = number % 4;
                 const int key = first_key + column_of(across, number % 2);
-                differentiate(scores[down][across][index], gradients[down][across][index], terms[down][half],
-                              sees(seen_by_row[down][half], key));
+                slopes[down][across][index] =
+                    take_probability(scores[down][across][index], terms[down][half], sees(seen_by_row[down][half], key));
             }
         }
-        add_weighted_rows<HEAD_WIDTH, HEAD_WIDTH>(outputs, gradients, stage, 0);
+        end_products<0>(gradients);
+#pragma unroll
+        for (int down = 0; down < TILES_DOWN; ++down) {
+#pragma unroll
+            for (int number = 0; number < TILES_ACROSS * 4; ++number) {
+                const int across = number / 4, half = number / 2 % 2, index = number % 4;
+                take_gradient(gradients[down][across][index], scores[down][across][index], slopes[down][across][index],
+                              terms[down][half]);
+            }
+        }
+        Weights weights;
+        round_weights(weights, gradients);
+        add_weighted_rows<HEAD_WIDTH, HEAD_WIDTH>(outputs, weights, stage, 0);
+        end_products<0>(outputs, weights);
     }
     // All are done with the tiles, where the outputs go.
     wait_for_groups<0>();

@@ -4,6 +4,8 @@
 // A block has WARPS warps and works on tiles of ROWS by COLUMNS scores, of which a warp has WARP_ROWS rows. What belongs to the rows, its
 // own, stays in shared memory; what belongs to the columns comes through STAGES places there: while one is multiplied, the other is on its
 // way. In shared memory a row has HEAD_WIDTH or VALUE_WIDTH features, of which those behind the head's are zeros.
+//
+// Who multiplies is said by the file behind: each warp for itself, or the block's four together where the device has that.
 
 constexpr unsigned THREADS = 32 * WARPS;
 constexpr int ROWS = WARPS * WARP_ROWS;
@@ -15,9 +17,8 @@ constexpr int TILES_ACROSS = COLUMNS / 8;
 template <int WIDTH>
 using Sums = float[TILES_DOWN][WIDTH / 8][4];
 using Scores = Sums<COLUMNS>;
-
-template <int COUNT, int WIDTH>
-using RowsOf = Swizzled<COUNT, WIDTH / CHUNK>;
+// Left factors of as many terms.
+using Weights = Fragment[TILES_DOWN][COLUMNS / FRAGMENT];
 
 // A head's rows, of `count` positions with FEATURES_OF_ROW features each.
 template <class Tensor, int FEATURES_OF_ROW>
@@ -30,7 +31,10 @@ DTL_INLINE int warp_of_block() {
     return static_cast<int>(threadIdx.x) / 32;
 }
 
-// The row of a warp's sums, counted from the warp's first, that has this number among those of a lane.
+// The row of the block that is this one of the warp's.
+DTL_INLINE int row_of_block(int row);
+
+// The row among its warp's that has this number among those of a lane.
 DTL_INLINE int row_of(int down, int half) {
     return down * FRAGMENT + half * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
 }
@@ -90,73 +94,52 @@ DTL_INLINE void begin_rows(unsigned tile, const Rows<Tensor, FEATURES_OF_ROW>& r
     }
 }
 
-// products[row][column] = row of the left tile, counted from `first_row`, · row of the right tile, over all features in their order.
-template <int WIDTH>
-DTL_INLINE void multiply_rows(Scores& products, unsigned left, unsigned first_row, unsigned right) {
+// Makes what this thread brought to shared memory ready for products, once a barrier is behind it.
+DTL_INLINE void publish();
+
+// Waits until all that the block's threads brought is in shared memory, and all are done with what they read there.
+DTL_INLINE void await_tiles() {
+    wait_for_groups<0>();
+    publish();
+    __syncthreads();
+}
+
+template <int ACROSS>
+DTL_INLINE void clear(float (&sums)[TILES_DOWN][ACROSS][4]) {
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {
 #pragma unroll
-        for (int across = 0; across < TILES_ACROSS; ++across) {
+        for (int across = 0; across < ACROSS; ++across) {
 #pragma unroll
-            for (float& product : products[down][across]) {
-                product = 0.0f;
-            }
-        }
-    }
-    // No further, so that fragments on their way fit into registers beside the outputs.
-#pragma unroll 4
-    for (unsigned feature = 0; feature < WIDTH; feature += FRAGMENT) {
-        Fragment rows[TILES_DOWN];
-#pragma unroll
-        for (int down = 0; down < TILES_DOWN; ++down) {
-            rows[down] = fragment_of<Side::LEFT, true, RowsOf<ROWS, WIDTH>>(left, first_row + down * FRAGMENT, feature);
-        }
-#pragma unroll
-        for (int across = 0; across < TILES_ACROSS; across += 2) {
-            const Fragment columns = fragment_of<Side::RIGHT, true, RowsOf<COLUMNS, WIDTH>>(right, across * 8, feature);
-#pragma unroll
-            for (int down = 0; down < TILES_DOWN; ++down) {
-                add_product(products[down][across], rows[down], columns.at[0], columns.at[1]);
-                add_product(products[down][across + 1], rows[down], columns.at[2], columns.at[3]);
+            for (float& sum : sums[down][across]) {
+                sum = 0.0f;
             }
         }
     }
 }
 
 // What lanes have of two products side by side is what they have to have of a left factor, but for its rounding to bf16.
-DTL_INLINE Fragment rounded_weights(const float (&early)[4], const float (&late)[4]) {
-    return Fragment{{pair_of(early[0], early[1]), pair_of(early[2], early[3]), pair_of(late[0], late[1]),
-                     pair_of(late[2], late[3])}};
-}
-
-// outputs[row][feature] += sum over column of weights[row][column] * row `column` of the tile[first_feature + feature], with weights
-// rounded to bf16.
-template <int WIDTH, int FEATURES>
-DTL_INLINE void add_weighted_rows(Sums<FEATURES>& outputs, const Scores& weights, unsigned tile, unsigned first_feature) {
+DTL_INLINE void round_weights(Weights& weights, const Scores& scores) {
 #pragma unroll
-    for (int across = 0; across < TILES_ACROSS; across += 2) {
-        Fragment rows[TILES_DOWN];
+    for (int down = 0; down < TILES_DOWN; ++down) {
 #pragma unroll
-        for (int down = 0; down < TILES_DOWN; ++down) {
-            rows[down] = rounded_weights(weights[down][across], weights[down][across + 1]);
-        }
-#pragma unroll
-        for (int feature = 0; feature < FEATURES / 8; feature += 2) {
-            const Fragment columns = fragment_of<Side::RIGHT, false, RowsOf<COLUMNS, WIDTH>>(
-                tile, first_feature + static_cast<unsigned>(feature) * 8, across * 8);
-#pragma unroll
-            for (int down = 0; down < TILES_DOWN; ++down) {
-                add_product(outputs[down][feature], rows[down], columns.at[0], columns.at[1]);
-                add_product(outputs[down][feature + 1], rows[down], columns.at[2], columns.at[3]);
-            }
+        for (int across = 0; across < TILES_ACROSS; across += 2) {
+            const float(&early)[4] = scores[down][across];
+            const float(&late)[4] = scores[down][across + 1];
+            weights[down][across / 2] = Fragment{{pair_of(early[0], early[1]), pair_of(early[2], early[3]),
+                                                  pair_of(late[0], late[1]), pair_of(late[2], late[3])}};
         }
     }
 }
 
+// A warp's outputs on their way back.
+template <int FEATURES>
+using Room = Swizzled<WARP_ROWS, FEATURES / CHUNK>;
+
 // Puts a warp's outputs, each times the factor of its row, into its own rows of this byte of shared memory.
 template <int FEATURES>
 DTL_INLINE void put_outputs(unsigned room, const Sums<FEATURES>& outputs, const float (&factors)[TILES_DOWN][2]) {
-    using Place = RowsOf<WARP_ROWS, FEATURES>;
+    using Place = Room<FEATURES>;
     room += static_cast<unsigned>(warp_of_block()) * Place::BYTES;
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {
@@ -177,15 +160,14 @@ DTL_INLINE void put_outputs(unsigned room, const Sums<FEATURES>& outputs, const 
 // position's features these are those from `first_feature` on.
 template <class Tensor, int FEATURES_OF_ROW, int FEATURES>
 DTL_INLINE void store_outputs(bf16* tensor, unsigned room, int first, int end, int first_feature) {
-    using Place = RowsOf<WARP_ROWS, FEATURES>;
+    using Place = Room<FEATURES>;
     room += static_cast<unsigned>(warp_of_block()) * Place::BYTES;
-    first += warp_of_block() * WARP_ROWS;
     const bool is_aligned = Tensor::IS_ALIGNED && address(tensor) % sizeof(Chunk) == 0;
 #pragma unroll 4
     for (unsigned which = threadIdx.x % 32; which < Place::CHUNKS; which += 32) {
         const unsigned row = which / Place::CHUNKS_OF_ROW;
         const unsigned chunk = which % Place::CHUNKS_OF_ROW;
-        const int position = first + static_cast<int>(row);
+        const int position = first + row_of_block(static_cast<int>(row));
         const int feature = first_feature + static_cast<int>(chunk) * CHUNK;
         const int count = position < end ? clamped(FEATURES_OF_ROW - feature, 0, CHUNK) : 0;
         const unsigned byte = room + Place::place(row, chunk);

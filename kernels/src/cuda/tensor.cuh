@@ -61,9 +61,9 @@ struct Swizzled {
 };
 
 // Rows of chunks in strips beside each other, each of at most eight chunks: a strip's rows follow each other, then comes the next strip.
-template <unsigned ROW_COUNT, unsigned CHUNKS_OF_A_ROW>
+template <unsigned ROW_COUNT, unsigned CHUNKS_OF_A_ROW, unsigned CHUNKS_OF_A_STRIP = CHUNKS_OF_A_ROW % 8 == 0 ? 8 : CHUNKS_OF_A_ROW>
 struct Strips {
-    using Strip = Swizzled<ROW_COUNT, CHUNKS_OF_A_ROW % 8 == 0 ? 8 : CHUNKS_OF_A_ROW>;
+    using Strip = Swizzled<ROW_COUNT, CHUNKS_OF_A_STRIP>;
     static constexpr unsigned ROWS = ROW_COUNT;
     static constexpr unsigned CHUNKS_OF_ROW = CHUNKS_OF_A_ROW;
     static constexpr unsigned CHUNKS = ROWS * CHUNKS_OF_ROW;

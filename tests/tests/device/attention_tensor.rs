@@ -5,6 +5,7 @@ use crate::attention::{PLAIN, calls, check, is_on_tensor_cores};
 use crate::bench::{Bench, Placing, compiled};
 use crate::support::Numbers;
 use crate::support::attention::{Case, Shape};
+use crate::tensor_cores::ARCHITECTURES;
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::DeviceCall;
 use dtlc_kernels::signature::{Causality, Element};
@@ -23,7 +24,11 @@ fn alignments(call: &DeviceCall) -> Vec<bool> {
 
 #[test]
 fn odd_shapes_of_every_kind_on_tensor_cores() {
-    let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
+    ARCHITECTURES.into_iter().for_each(odd_shapes_of_every_kind);
+}
+
+fn odd_shapes_of_every_kind(architecture: Architecture) {
+    let Some(mut bench) = Bench::new(architecture) else { return };
     let mut numbers = Numbers(21);
     let both = Causality::Bidirectional;
     let long = Shape { q_len: 130, k_len: 150, ..NARROW };
@@ -51,7 +56,11 @@ fn odd_shapes_of_every_kind_on_tensor_cores() {
 /// What the descriptor says is aligned may begin anywhere.
 #[test]
 fn tensors_that_begin_between_chunks() {
-    let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
+    ARCHITECTURES.into_iter().for_each(between_chunks);
+}
+
+fn between_chunks(architecture: Architecture) {
+    let Some(mut bench) = Bench::new(architecture) else { return };
     let shape = Shape { group: 2, kv_heads: 2, head_dim: 32, value_dim: 24, ..NARROW };
     let case = Case::stepping(shape, CHUNKS, &mut Numbers(22));
     let [forward, backward] = calls(&case);
@@ -94,9 +103,15 @@ fn attention_on_tensor_cores_compiles_for_every_architecture() {
                 println!("{} registers", binary.report().kernels[0].registers);
                 if launch.source.contains("mma.sync") {
                     let ptx = binary.ptx;
-                    assert!(ptx.contains("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"), "{shape:?}");
-                    assert!(ptx.contains("ldmatrix.sync.aligned.m8n8.x4.shared"), "{shape:?}");
-                    assert!(ptx.contains("ldmatrix.sync.aligned.m8n8.x4.trans"), "{shape:?}");
+                    let is_group = architecture == Architecture::Sm90a;
+                    assert_eq!(ptx.contains("wgmma.mma_async.sync.aligned.m64n"), is_group, "{shape:?}");
+                    for of_warps in [
+                        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+                        "ldmatrix.sync.aligned.m8n8.x4.shared",
+                        "ldmatrix.sync.aligned.m8n8.x4.trans",
+                    ] {
+                        assert_ne!(ptx.contains(of_warps), is_group, "{shape:?}");
+                    }
                     assert!(ptx.contains("cp.async.cg.shared.global"), "{shape:?}");
                     assert!(ptx.contains("st.global.v4"), "{shape:?}");
                     assert!(!ptx.contains(".local"), "{shape:?}");

@@ -35,7 +35,7 @@ pub fn catch(
 }
 
 /// The same with code for this architecture.
-fn catch_on(
+pub fn catch_on(
     architecture: Architecture,
     call: &DeviceCall,
     faults: &[Fault],

@@ -3,9 +3,10 @@
 use crate::attention::{PLAIN, calls, judge};
 use crate::attention_tensor::{CHUNKS, NARROW};
 use crate::bench::{Bench, Placing};
-use crate::faults::{Fault, catch, fault};
+use crate::faults::{Fault, catch, catch_on, fault};
 use crate::support::Numbers;
 use crate::support::attention::{Case, Shape};
+use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::DeviceCall;
 use dtlc_kernels::signature::Causality;
 
@@ -107,16 +108,16 @@ fn catch_on_tensor_cores(case: &Case, faults: &[Fault], placing: Placing) {
 fn in_attention_on_tensor_cores() {
     let faults = [
         // What arrives, and who is done with it.
-        fault(0, "wait_for_groups<0>();\n        // All", "wait_for_groups<1>();\n        // All"),
-        fault(3, "wait_for_groups<0>();\n        // All", "wait_for_groups<1>();\n        // All"),
-        fault(0, "__syncthreads();\n        begin_stage", "begin_stage"),
-        fault(2, "__syncthreads();\n        begin_stage", "begin_stage"),
-        fault(3, "__syncthreads();\n        begin_stage", "begin_stage"),
+        fault(0, "wait_for_groups<0>();\n    publish", "wait_for_groups<1>();\n    publish"),
+        fault(3, "wait_for_groups<0>();\n    publish", "wait_for_groups<1>();\n    publish"),
+        fault(0, "publish();\n    __syncthreads();", ""),
+        fault(2, "publish();\n    __syncthreads();", ""),
+        fault(3, "publish();\n    __syncthreads();", ""),
         fault(0, "__syncthreads();\n    put_outputs", "put_outputs"),
         fault(0, "__syncwarp();\n    store_outputs", "store_outputs"),
         fault(2, "begin_stage(first_key + COLUMNS)", "begin_stage(first_key + 2 * COLUMNS)"),
         fault(3, "begin_stage(step + 1)", "begin_stage(step + 2)"),
-        fault(0, "% STAGES * STAGE_BYTES;\n        Scores", "* 0 * STAGE_BYTES;\n        Scores"),
+        fault(0, "(step) % STAGES * STAGE_BYTES", "(step) * 0"),
         // Where it lies.
         fault(
             0,
@@ -139,7 +140,7 @@ fn in_attention_on_tensor_cores() {
     // Keys whose gradients two blocks make.
     let faults = [
         fault(3, "__syncthreads();\n    put_outputs", "put_outputs"),
-        fault(3, "part * KEY_FEATURES);\n    }", "0);\n    }"),
+        fault(3, "stage, part * KEY_FEATURES)", "stage, 0)"),
         fault(
             3,
             "K_LEN,\n                                                     part * KEY_FEATURES);",
@@ -163,11 +164,7 @@ fn in_what_attention_on_tensor_cores_computes() {
             "across * 8 + static_cast<int>(threadIdx.x) % 4",
         ),
         fault(0, "\"f\"(high), \"f\"(low)", "\"f\"(low), \"f\"(high)"),
-        fault(
-            2,
-            "pair_of(early[2], early[3]), pair_of(late[0], late[1])",
-            "pair_of(late[0], late[1]), pair_of(early[2], early[3])",
-        ),
+        fault(2, "pair_of(early[2], early[3])", "pair_of(late[0], late[1])"),
         fault(0, "threadIdx.x % 4 * 4;", "threadIdx.x % 4 * 2;"),
         fault(
             0,
@@ -183,10 +180,12 @@ fn in_what_attention_on_tensor_cores_computes() {
         fault(3, "query < queries.end", "query <= queries.end"),
         // The softmax.
         fault(0, "sum *= decay;", ""),
-        fault(0, "outputs[across][2 * HALF + 1] *= decay;", ""),
+        fault(0, "running.decay[down][number / 2]", "running.decay[down][0]"),
         fault(0, "x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));", ""),
         fault(0, "x += __shfl_xor_sync(0xffffffffu, x, 1);", ""),
         fault(0, "running.maximum[down][half], LN_OF_2", "running.maximum[down][half], 1.0f"),
+        // The gradient of a score.
+        fault(3, "slopes[down][column / 2][index], terms", "1.0f, terms"),
         // The group.
         fault(3, "head_of(first_head + step / steps_of_head)", "head_of(first_head)"),
         fault(3, "head_number = first_head + step / steps_of_head", "head_number = first_head"),
@@ -224,4 +223,70 @@ fn in_attention_on_tensor_cores_of_other_layouts() {
     ];
     let case = Case::stepping(shape, CHUNKS, &mut Numbers(35));
     catch_on_tensor_cores(&case, &faults, Placing::Aligned);
+}
+
+fn catch_in_groups(case: &Case, faults: &[Fault]) {
+    catch_on(Architecture::Sm90a, &both_directions(case), faults, |call, bench| {
+        judge_directions(case, call, bench, Placing::Aligned)
+    });
+}
+
+/// Faults in what four warps multiply together: what is there for products, and what they are done with.
+#[test]
+fn in_attention_of_groups() {
+    let fence = "asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");";
+    let commit = "asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");";
+    let wait = "asm volatile(\"wgmma.wait_group.sync.aligned %0;\" ::\"n\"(LEFT) : \"memory\");";
+    let proxy_fence = "asm volatile(\"fence.proxy.async;\" ::: \"memory\");";
+    let faults = [
+        fault(0, fence, ""),
+        fault(3, commit, ""),
+        fault(2, wait, ""),
+        fault(0, proxy_fence, ""),
+        fault(0, "end_products<1>(scores)", "end_products<2>(scores)"),
+        fault(
+            0,
+            "end_products<0>(outputs, weights);\n        decay",
+            "end_products<1>(outputs, weights);\n        decay",
+        ),
+        fault(0, "end_products<0>(outputs, weights);\n}", "}"),
+        fault(0, "end_values();\n        await", "await"),
+        fault(2, "end_products<1>(scores)", "end_products<2>(scores)"),
+        fault(2, "end_products<0>(gradients)", "end_products<1>(gradients)"),
+        fault(3, "end_products<1>(gradients)", "end_products<2>(gradients)"),
+        fault(3, "end_products<0>(value_outputs", "end_products<1>(value_outputs"),
+        fault(0, "publish();\n    __syncthreads();", "publish();"),
+        fault(0, "await_tiles();\n    add_weighted_rows", "add_weighted_rows"),
+        fault(0, "incoming.begin_values(step);", "incoming.begin_values(step - 1);"),
+        fault(0, "Incoming::value_stage(step - 1)", "Incoming::value_stage(step)"),
+    ];
+    let case = Case::stepping(Shape { q_len: 60, ..LONG }, CHUNKS, &mut Numbers(41));
+    catch_in_groups(&case, &faults);
+}
+
+/// Where products of groups find factors, and what attention makes of them.
+#[test]
+fn in_what_attention_of_groups_computes() {
+    let faults = [
+        fault(0, "ROW_BYTES == 64 ? 2 : 3", "ROW_BYTES == 64 ? 3 : 2"),
+        fault(0, "EIGHT_ROWS = 8 * ROW_BYTES / 16", "EIGHT_ROWS = 4 * ROW_BYTES / 16"),
+        fault(2, "feature % FEATURES_OF_STRIP *", "0 *"),
+        fault(0, "row / FRAGMENT * ROWS_OF_GROUP +", "row / FRAGMENT * FRAGMENT +"),
+        fault(0, "down * ROWS_OF_GROUP, feature", "down * 32, feature"),
+        fault(0, "weights[down][across / 2], columns", "weights[down][0], columns"),
+        fault(0, "key < keys.end;", "key <= keys.end;"),
+        fault(3, "query >= queries.first", "query > queries.first"),
+        fault(0, "weights);\n        decay_outputs(outputs, running);", "weights);"),
+        fault(2, "slopes[down][across][index],", "1.0f,"),
+    ];
+    let case = Case::stepping(WINDOWED, CHUNKS, &mut Numbers(42));
+    catch_in_groups(&case, &faults);
+
+    // Strips beside each other, whole ones for each of two blocks.
+    let faults = [
+        fault(2, "? STRIP_BYTES / 16 : 1", "? EIGHT_ROWS : 1"),
+        fault(3, "WIDTH / CHUNK / PARTS>", "WIDTH / CHUNK>"),
+    ];
+    let shape = Shape { head_dim: 132, value_dim: 20, ..NARROW };
+    catch_in_groups(&Case::stepping(shape, CHUNKS, &mut Numbers(43)), &faults);
 }

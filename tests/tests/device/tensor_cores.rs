@@ -27,7 +27,7 @@ fn alignments(launch: &DeviceLaunch) -> Vec<bool> {
 }
 
 /// Those whose texts differ.
-const ARCHITECTURES: [Architecture; 2] = [Architecture::Sm80, Architecture::Sm90a];
+pub const ARCHITECTURES: [Architecture; 2] = [Architecture::Sm80, Architecture::Sm90a];
 
 #[test]
 fn every_transpose_in_bf16() {

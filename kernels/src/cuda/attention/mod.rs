@@ -1,7 +1,9 @@
 //! Flash attention forward and backward: the launches, and where heads lie in each tensor.
 //!
-//! In bf16, of heads of up to 256 features, products run on the tensor cores; all else on the ordinary ones.
+//! In bf16, of heads of up to 256 features, products run on the tensor cores, on those of sm_90a four warps together (`wgmma`), on all
+//! others each for itself (`mma`), with the same tiles and launches; all else on the ordinary ones.
 
+mod group;
 mod tensor;
 
 use self::tensor::{Tiles, is_for_tensor_cores};

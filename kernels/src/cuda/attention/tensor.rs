@@ -2,6 +2,7 @@
 //!
 //! From a descriptor to the constants of `attention_tensor.cuh`. Launches nothing.
 
+use super::group::multipliers;
 use crate::cuda::source::Source;
 use crate::signature::{AttentionSpec, Element};
 
@@ -33,6 +34,8 @@ pub(super) struct Tiles {
     pub(super) parts: usize,
     /// Features of a row that stay in shared memory.
     kept: usize,
+    /// Features of each output that a block makes.
+    summed: Vec<usize>,
 }
 
 impl Tiles {
@@ -40,7 +43,7 @@ impl Tiles {
     /// values it loads for each product: as many as registers hold, where there are queries for that.
     pub(super) fn forward(spec: &AttentionSpec) -> Tiles {
         let tiles = Tiles::of(spec, 1);
-        let short = Tiles { kept: tiles.head_width, ..tiles };
+        let short = Tiles { kept: tiles.head_width, summed: vec![tiles.value_width], ..tiles };
         match short.head_width.max(short.value_width) {
             ..=64 if spec.q_len > short.rows() => Tiles { warp_rows: 2 * FRAGMENT, columns: 64, ..short },
             65..=128 if spec.q_len > short.rows() => Tiles { warp_rows: 2 * FRAGMENT, columns: 32, ..short },
@@ -51,7 +54,8 @@ impl Tiles {
 
     /// Those of the gradient of queries, which keeps queries and gradients of outputs and sums up keys.
     pub(super) fn query_gradient(spec: &AttentionSpec) -> Tiles {
-        Tiles::of(spec, 1)
+        let tiles = Tiles::of(spec, 1);
+        Tiles { summed: vec![tiles.head_width], ..tiles }
     }
 
     /// Those of the gradients of keys and values, which keeps both and has sums for both.
@@ -60,8 +64,8 @@ impl Tiles {
         Tiles::of(spec, if widest <= WIDEST / 2 { 1 } else { 2 })
     }
 
-    /// Tiles that keep all features of rows. The wider they are, the fewer columns have room beside them in the 99 KiB that the
-    /// smallest device gives a block.
+    /// Tiles that keep all features of rows and sum up as many as a part has. The wider they are, the fewer columns have room beside
+    /// them in the 99 KiB that the smallest device gives a block.
     fn of(spec: &AttentionSpec, parts: usize) -> Tiles {
         let width = |features: usize| features.next_multiple_of(FRAGMENT * parts);
         let (head_width, value_width) = (width(spec.head_dim), width(spec.value_dim));
@@ -71,7 +75,8 @@ impl Tiles {
             _ => 16,
         };
         let kept = head_width + value_width;
-        Tiles { warp_rows: FRAGMENT, columns, head_width, value_width, parts, kept }
+        let summed = vec![head_width / parts, value_width / parts];
+        Tiles { warp_rows: FRAGMENT, columns, head_width, value_width, parts, kept, summed }
     }
 
     /// Queries, or keys, of a block.
@@ -99,5 +104,6 @@ impl Tiles {
             .constant("unsigned", "SHARED_BYTES", self.shared_bytes())
             .file(include_str!("../tensor.cuh"))
             .file(include_str!("../attention_tensor.cuh"))
+            .file(&multipliers(self.columns, &self.summed))
     }
 }

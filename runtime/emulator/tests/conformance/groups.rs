@@ -104,6 +104,10 @@ impl Case {
         Case::new((Major::Terms, 1), (Major::Lines, 1), 64)
     }
 
+    fn with_left_in_registers() -> Case {
+        Case { in_registers: true, ..Case::plain() }
+    }
+
     fn encode(&self, value: f32) -> u16 {
         if self.types == "bf16.bf16" {
             bf16::from_f32(value).to_bits()
@@ -274,8 +278,11 @@ fn signs_types_and_sums_that_are_replaced() {
     Case { adds: false, ..Case::plain() }.check();
     Case { types: "f16.f16", ..Case::plain() }.check();
     for types in ["f16.f16", "bf16.bf16"] {
-        Case { types, in_registers: true, ..Case::plain() }.check();
+        Case { types, ..Case::with_left_in_registers() }.check();
     }
+    Case { signs: [-1, 1], adds: false, ..Case::with_left_in_registers() }.check();
+    let wide = Case::new((Major::Terms, 1), (Major::Lines, 3), 176);
+    Case { in_registers: true, ..wide }.check();
 }
 
 /// Seeds a fault into the text, which passes without it.
@@ -289,9 +296,12 @@ fn seeded(case: &Case, from: &str, to: &str) -> Result<Option<String>, FaultKind
 
 macro_rules! caught {
     ($name:ident, $from:expr => $to:expr, $expected:pat) => {
+        caught!(Case::plain(), $name, $from => $to, $expected);
+    };
+    ($case:expr, $name:ident, $from:expr => $to:expr, $expected:pat) => {
         #[test]
         fn $name() {
-            let found = seeded(&Case::plain(), $from, $to);
+            let found = seeded(&$case, $from, $to);
             assert!(matches!(found, $expected), "{found:?}");
         }
     };
@@ -331,3 +341,12 @@ caught!(another_stride, "fence.proxy.async;" => "fence.proxy.async; add.u64 %rig
 caught!(a_base_offset, "fence.proxy.async;" => "fence.proxy.async; add.u64 %right, %right, 0x2000000000000;", Err(Kind::BadOperand(_)));
 caught!(a_matrix_past_the_end, "fence.proxy.async;" => "fence.proxy.async; add.u64 %right, %right, 0x2000;", Err(Kind::OutOfBounds { .. }));
 caught!(the_other_transpose, "1, 1, 0, 1;" => "1, 1, 0, 0;", Ok(Some(_)));
+caught!(Case::with_left_in_registers(), a_left_register_written_behind_the_fence,
+    "wgmma.fence.sync.aligned;" => "wgmma.fence.sync.aligned; mov.b32 %a1, %a2;", Err(Kind::RegistersNotFenced));
+caught!(Case::with_left_in_registers(), a_left_register_written_under_way,
+    "wgmma.commit_group" => "mov.b32 %a1, %a2; wgmma.commit_group", Err(Kind::ProductNotAwaited));
+caught!(Case::with_left_in_registers(), a_left_register_read_under_way,
+    "wgmma.wait_group" => "mov.b32 %v, %a3; wgmma.wait_group", Err(Kind::ProductNotAwaited));
+caught!(Case::with_left_in_registers(), a_left_register_written_after_a_wait_that_leaves_one,
+    "wgmma.wait_group.sync.aligned 0;" => "wgmma.wait_group.sync.aligned 1; mov.b32 %a0, 0;", Err(Kind::ProductNotAwaited));
+caught!(Case::with_left_in_registers(), left_registers_in_another_order, "{%a0, %a1, %a2, %a3}" => "{%a0, %a2, %a1, %a3}", Ok(Some(_)));
