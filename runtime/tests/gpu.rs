@@ -317,9 +317,14 @@ fn program() -> Program {
     let launch = Launch { function: 0, grid: [1, 1, 1], block: [8, 1, 1], shared_bytes: 0, arguments };
     let cubins = Vec::new();
     program.device = Some(DeviceSection {
-        modules: vec![DeviceModule { name: "store".into(), ptx: PTX.into(), cubins }],
+        modules: vec![DeviceModule { name: "store".into(), capability: None, ptx: PTX.into(), cubins }],
         functions: vec![DeviceFunction { name: "store".into(), module: 0 }],
-        calls: vec![DeviceCall { work: Work::Kernel(KernelId(0)), scratch_bytes: 0, launches: vec![launch] }],
+        calls: vec![DeviceCall {
+            work: Work::Kernel(KernelId(0)),
+            scratch_bytes: 0,
+            launches: vec![launch],
+            alternatives: Vec::new(),
+        }],
     });
     program
 }

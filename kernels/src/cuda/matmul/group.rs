@@ -13,6 +13,11 @@ pub(super) fn multipliers(columns: usize) -> String {
     )
 }
 
+/// The file of four together, for a source that no other target has.
+pub(super) fn group_multiplier(columns: usize) -> String {
+    format!("{}\n{}", add_group_product(columns), include_str!("../matmul_group.cuh"))
+}
+
 /// A function of one instruction, whose operands are as many as its sums.
 fn add_group_product(columns: usize) -> String {
     let count = columns / 2;

@@ -150,7 +150,8 @@ impl Executor<'_> {
             Group::Touch(slots) => return touch(warp, mask, slots),
             Group::Fence | Group::Commit | Group::Wait { .. } | Group::Product(_) | Group::Registers => {}
         }
-        whole_warp("wgmma", mask)?;
+        let opcode = if matches!(operation, Group::Registers) { "setmaxnreg" } else { "wgmma" };
+        whole_warp(opcode, mask)?;
         match operation {
             Group::Fence => {
                 self.come(warp, (line, [0; 3]))?;

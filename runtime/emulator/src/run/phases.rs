@@ -144,7 +144,7 @@ impl Executor<'_> {
         by_lane(mask, |lane| {
             let corner: Vec<i32> = coordinates.iter().map(|axis| axis[lane] as i32).collect();
             let target = targets[lane];
-            if target % TARGET_ALIGNMENT != 0 {
+            if !target.is_multiple_of(TARGET_ALIGNMENT) {
                 let (space, align) = (Space::Shared, TARGET_ALIGNMENT as usize);
                 return Err(Box::new(FaultKind::Misaligned { space, address: target, align }));
             }

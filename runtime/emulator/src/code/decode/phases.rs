@@ -63,7 +63,8 @@ impl Decoder<'_> {
             },
             [barrier] if !makes => Phase::End { barrier: self.barrier_place(barrier, space)? },
             _ => {
-                return self.fail("`mbarrier.init` takes an address and a count, `mbarrier.inval` an address");
+                return self
+                    .fail("`mbarrier.init` takes an address and a count, `mbarrier.inval` an address");
             }
         };
         self.push(phase);
