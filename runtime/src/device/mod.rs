@@ -359,6 +359,8 @@ impl Backend for Device {
     }
 
     fn poison_arena(&mut self) -> Result<(), Trouble> {
+        // What the owner of the ranks has read meanwhile.
+        self.driver.wait(self.streams.compute, self.flights.settled)?;
         let arena = self.memory.base(Space::Arena);
         Ok(self.driver.fill(arena, 0xff, self.program.arena_bytes, self.streams.compute)?)
     }
