@@ -241,6 +241,9 @@ fn in_products_that_arrive_in_bulk() {
     });
 }
 
+/// What is wrong in a map.
+type Change = fn(&mut MappedTensor);
+
 /// Faults in the maps of what arrives in bulk.
 #[test]
 fn in_maps() {
@@ -249,7 +252,7 @@ fn in_maps() {
     let case = Product::padded(&shape, [Innermost::Others; 3], 8, &mut Numbers(10));
     let call = in_bulk(&case);
     assert_eq!(case.judge(&call, &mut bench, Placing::Aligned), None);
-    let faults: [(&str, fn(&mut MappedTensor)); 7] = [
+    let faults: [(&str, Change); 7] = [
         ("terms and lines of the tensor change places", |map| map.sizes.swap(0, 1)),
         ("one product too few", |map| map.sizes[2] -= 1),
         ("too few terms", |map| map.sizes[0] = 96),
