@@ -4,7 +4,7 @@
 //! executable | header, JSON | program's artifact | bytes of the header, u64 | of the program, u64 | mark
 //! ```
 //!
-//! Nothing is unpacked: a built file reads its own end, and knows by [`STAMP`] when that is gone. Numbers are little-endian.
+//! Nothing is unpacked: a built file reads its own end, and knows by `STAMP` when that is gone. Numbers are little-endian.
 
 use dtlc_runtime::files::values::IndexBound;
 use serde::{Deserialize, Serialize};

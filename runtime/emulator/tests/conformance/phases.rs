@@ -40,7 +40,7 @@ fn box_text(rank: usize, target: u32, bytes: u32) -> String {
     format!(
         "{HEAD}.visible .entry k(.param .align 64 .b8 map[128], .param .u64 out, .param .align 4 .b8 at[20]) {{\n\
          .reg .b32 %c<5>, %t, %v, %a, %i; .reg .b64 %m, %o, %w; .reg .pred %p, %q; .shared .align 8 .b64 full;\n\
-         mov.b64 %m, map; cvta.param.u64 %m, %m; ld.param.u64 %o, [out]; {loads} mov.u32 %t, %tid.x;\n\
+         mov.b64 %m, map; cvta.param.u64 %m, %m; prefetch.tensormap [%m]; ld.param.u64 %o, [out]; {loads} mov.u32 %t, %tid.x;\n\
          setp.ne.u32 %p, %t, 0; @%p bra made;\n\
          mbarrier.init.shared::cta.b64 [full], 1; fence.mbarrier_init.release.cluster;\n\
          mov.u32 %a, tile; add.u32 %a, %a, {target};\n\
