@@ -51,6 +51,7 @@ impl RuntimeError {
             | DriverError::NoSuchKernel(_)
             | DriverError::BadHandle(_)
             | DriverError::BadLaunch { .. }
+            | DriverError::BadTensorMap(_)
             | DriverError::Fault(_)
             | DriverError::Race(_)
             | DriverError::Capture(_)

@@ -2,6 +2,7 @@
 
 mod support;
 
+use dtlc_kernels::cuda::MappedTensor;
 use dtlc_kernels::signature::{Accumulation, ContractionDim, Element, MatmulSpec, ScatterAddSpec, TakeSpec};
 use dtlc_runtime::RuntimeError;
 use dtlc_runtime::program::device::*;
@@ -97,6 +98,9 @@ fn rich_program() -> Program {
     program
 }
 
+const MAP: MappedTensor =
+    MappedTensor { buffer: 0, sizes: [64, 8, 1], strides: [128, 128], box_sizes: [64, 8, 1] };
+
 /// What a device would need for the program; no code is read here.
 fn device(program: &Program) -> DeviceSection {
     let launch = Launch {
@@ -109,18 +113,36 @@ fn device(program: &Program) -> DeviceSection {
     let mut calls = Vec::new();
     let Operation::Loop(Loop { body, .. }) = &program.instructions[0].operation else { panic!("a loop") };
     for work in body.iter().filter_map(|instruction| Work::of(&instruction.operation)) {
-        calls.push(DeviceCall { work, scratch_bytes: 512, launches: vec![launch.clone()] });
+        calls.push(DeviceCall {
+            work,
+            scratch_bytes: 512,
+            launches: vec![launch.clone()],
+            alternatives: Vec::new(),
+        });
     }
     let argument = [LaunchArgument::Integer(0), LaunchArgument::Scratch(511)];
     calls[1].launches[0].arguments.extend(argument);
+    let launch = Launch { function: 2, arguments: vec![LaunchArgument::Map(MAP)], ..launch };
+    calls[1].alternatives.push(Alternative { position: 0, launch });
     let function = |name: &str, module| DeviceFunction { name: name.into(), module };
     let cubins = vec![Cubin { capability: [9, 0], bytes: b"\x7fELF".to_vec() }];
     DeviceSection {
         modules: vec![
-            DeviceModule { name: "kernels0".into(), ptx: ".version 9.0\n\n\"}".into(), cubins },
-            DeviceModule { name: "rest".into(), ptx: String::new(), cubins: Vec::new() },
+            DeviceModule {
+                name: "kernels0".into(),
+                capability: None,
+                ptx: ".version 9.0\n\n\"}".into(),
+                cubins,
+            },
+            DeviceModule { name: "rest".into(), capability: None, ptx: String::new(), cubins: Vec::new() },
+            DeviceModule {
+                name: "some".into(),
+                capability: Some([9, 0]),
+                ptx: String::new(),
+                cubins: Vec::new(),
+            },
         ],
-        functions: vec![function("first", 0), function("second", 1)],
+        functions: vec![function("first", 0), function("second", 1), function("third", 2)],
         calls,
     }
 }
@@ -285,7 +307,7 @@ fn device_refused(change: impl FnOnce(&mut DeviceSection)) {
 
 #[test]
 fn code_for_devices_that_does_not_fit_is_refused() {
-    device_refused(|device| device.functions[0].module = 2);
+    device_refused(|device| device.functions[0].module = 3);
     device_refused(|device| device.functions[0].name = "second".into());
     device_refused(|device| drop(device.calls.remove(2)));
     device_refused(|device| device.calls[0].work = Work::Kernel(KernelId(1)));
@@ -293,6 +315,7 @@ fn code_for_devices_that_does_not_fit_is_refused() {
     device_refused(|device| device.calls[1].scratch_bytes = 511);
     let launch = |change: fn(&mut Launch)| device_refused(|device| change(&mut device.calls[1].launches[0]));
     launch(|launch| launch.function = 2);
+    launch(|launch| launch.function = 3);
     launch(|launch| launch.grid[0] = 0);
     launch(|launch| launch.grid[1] = 65_536);
     launch(|launch| launch.block[0] = 1024);
@@ -302,6 +325,28 @@ fn code_for_devices_that_does_not_fit_is_refused() {
     launch(|launch| launch.arguments.push(LaunchArgument::Integer(1)));
     launch(|launch| launch.arguments.push(LaunchArgument::Scratch(512)));
     launch(|launch| launch.arguments = vec![LaunchArgument::Constant(0); 5000]);
+
+    let other = |change: fn(&mut Vec<Alternative>)| {
+        device_refused(|device| change(&mut device.calls[1].alternatives))
+    };
+    launch(|launch| launch.arguments.push(LaunchArgument::Map(MAP)));
+    other(|all| all[0].position = 1);
+    other(|all| all.push(all[0].clone()));
+    other(|all| all[0].launch.function = 0);
+    other(|all| all[0].launch.grid[0] = 0);
+    other(|all| all[0].launch.arguments.push(LaunchArgument::Scratch(512)));
+    let map = |change: fn(&mut MappedTensor)| {
+        device_refused(|device| {
+            let mut map = MAP;
+            change(&mut map);
+            device.calls[1].alternatives[0].launch.arguments = vec![LaunchArgument::Map(map)];
+        });
+    };
+    map(|map| map.buffer = 3);
+    map(|map| map.sizes[1] = 0);
+    map(|map| map.strides[0] = 8);
+    map(|map| map.box_sizes[0] = 32);
+    map(|map| map.box_sizes[1] = 257);
 }
 
 /// Checks that a change makes the program invalid.

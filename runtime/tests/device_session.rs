@@ -6,6 +6,7 @@
 mod support;
 
 use dtlc_emulator::{Emulator, EmulatorOptions};
+use dtlc_kernels::cuda::MappedTensor;
 use dtlc_runtime::RuntimeError;
 use dtlc_runtime::program::device::*;
 use dtlc_runtime::program::*;
@@ -50,9 +51,9 @@ fn storing(mesh: &[(&str, u32)], pointer: BufferRef, integer: Affine, skip: u64)
     };
     let work = Work::Kernel(KernelId(0));
     program.device = Some(DeviceSection {
-        modules: vec![DeviceModule { name: "store".into(), ptx, cubins: Vec::new() }],
+        modules: vec![DeviceModule { name: "store".into(), capability: None, ptx, cubins: Vec::new() }],
         functions: vec![DeviceFunction { name: "store".into(), module: 0 }],
-        calls: vec![DeviceCall { work, scratch_bytes: 0, launches: vec![launch] }],
+        calls: vec![DeviceCall { work, scratch_bytes: 0, launches: vec![launch], alternatives: Vec::new() }],
     });
     (program, kernel)
 }
@@ -152,6 +153,71 @@ fn a_step_as_a_graph_gives_the_same_bits() {
     let distinct: std::collections::BTreeSet<_> =
         expected.iter().map(|tensor| tensor.bytes.clone()).collect();
     assert_eq!(distinct.len(), 5, "each step computes something else");
+}
+
+/// As [`STORE`], to which a thousand is added, for devices of 9.0, with a map that it does not use.
+const STORE_IN_BULK: &str = "
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry store_in_bulk(.param .align 64 .b8 map[128], .param .u64 target, .param .u64 value) {
+  .reg .b64 %rd<4>;
+  .reg .b32 %r<2>;
+  ld.param.u64 %rd1, [target];
+  ld.param.u64 %rd2, [value];
+  add.s64 %rd2, %rd2, 1000;
+  cvta.to.global.u64 %rd1, %rd1;
+  mov.u32 %r1, %tid.x;
+  mul.wide.u32 %rd3, %r1, 8;
+  add.s64 %rd3, %rd1, %rd3;
+  st.global.u64 [%rd3], %rd2;
+  ret;
+}
+";
+
+#[test]
+fn an_alternative_runs_on_its_devices_where_its_maps_can_be_made() {
+    // Two of three places begin at multiples of 16 bytes.
+    let pointer = BufferRef::new(Space::Arena, 0, 64).moved(Variable::LoopIndex(0), 72);
+    let integer = Affine::constant(7).plus(Variable::Step, 10).plus(Variable::LoopIndex(0), 100);
+    let (mut program, kernel) = storing(&[], pointer, integer, 0);
+    output(&mut program, "out", Layout::replicated(DType::U32, &[("word", 54)]), 0);
+    let body = vec![at(1, kernel)];
+    program.instructions = vec![at(0, Operation::Loop(Loop { count: 3, order: LoopOrder::Forward, body }))];
+    let section = program.device.as_mut().expect("there is code");
+    section.modules.push(DeviceModule {
+        name: "bulk".into(),
+        capability: Some([9, 0]),
+        ptx: STORE_IN_BULK.into(),
+        cubins: Vec::new(),
+    });
+    section.functions.push(DeviceFunction { name: "store_in_bulk".into(), module: 1 });
+    let map = MappedTensor { buffer: 0, sizes: [64, 8, 1], strides: [128, 128], box_sizes: [64, 8, 1] };
+    let mut launch = Launch { function: 1, ..section.calls[0].launches[0].clone() };
+    launch.arguments.insert(0, LaunchArgument::Map(map));
+    section.calls[0].alternatives.push(Alternative { position: 0, launch });
+    let stored = |capability, graphs| -> Vec<Vec<u32>> {
+        let device = Arc::new(Emulator::new(EmulatorOptions { capability, ..EmulatorOptions::default() }));
+        let options = Options { graphs, arena: ArenaStart::Poisoned, ..Options::default() };
+        let mut session = Session::start_on(device, program.clone(), options).expect("it starts");
+        let steps = (1..=4).map(|step| {
+            session.step(step, 0).expect("the step runs");
+            let words = session.output(&program.outputs[0]).expect("it can be read");
+            [0, 18, 36]
+                .map(|word| u32::from_le_bytes(words.bytes[4 * word..][..4].try_into().expect("four")))
+                .to_vec()
+        });
+        steps.collect()
+    };
+    let expected = |more: u32| {
+        let of_step = |step: u32| vec![7 + 10 * step + more, 107 + 10 * step, 207 + 10 * step + more];
+        (1..=4).map(of_step).collect::<Vec<_>>()
+    };
+    for graphs in [Graphs::Never, Graphs::Record] {
+        assert_eq!(stored((8, 0), graphs), expected(0));
+        assert_eq!(stored((9, 0), graphs), expected(1000));
+        assert_eq!(stored((10, 0), graphs), expected(0));
+    }
 }
 
 #[test]

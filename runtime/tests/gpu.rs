@@ -6,7 +6,8 @@
 mod support;
 
 use dtlc_emulator::{
-    Argument, CudaDriver, DevicePointer, DriverError, Emulator, LaunchShape, ModuleImage, Stream,
+    Argument, CudaDriver, DevicePointer, DriverError, Emulator, LaunchShape, ModuleImage, Stream, Swizzle,
+    TensorMap,
 };
 use dtlc_runtime::gpu::{Gpu, Ordinal, Search};
 use dtlc_runtime::program::device::*;
@@ -263,6 +264,33 @@ fn launches_are_checked_and_their_troubles_named() {
     assert_eq!(gone, Err(DriverError::BadHandle("kernel")));
 }
 
+#[test]
+fn tensor_maps_are_the_librarys() {
+    let fake = Fake::new();
+    let gpu = fake.gpu();
+    let map = TensorMap {
+        base: DevicePointer(0x7000),
+        sizes: vec![100, 60, 7],
+        strides: vec![208, 208 * 64],
+        box_sizes: vec![64, 32, 1],
+        swizzle: Swizzle::Bytes128,
+    };
+    let bytes = gpu.tensor_map(&map).expect("there is such a map");
+    let words: Vec<u64> =
+        bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight"))).collect();
+    // As the driver's header numbers them: bf16, over 128 bytes, read 128 bytes at once.
+    assert_eq!(words, [9, 3, 2, 0x7000, 100, 60, 7, 208, 208 * 64, 64, 32, 1, 0, 0, 0, 0]);
+    let odd = TensorMap { base: DevicePointer(0x7008), ..map.clone() };
+    let error = gpu.tensor_map(&odd).expect_err("it begins between pieces").to_string();
+    has(&error, &["a tensor map can't be made: a tensor at 0x7008, which is not a multiple of 16"]);
+    fake.fail("cuTensorMapEncodeTiled", 1);
+    let error = gpu.tensor_map(&map).expect_err("the library refuses").to_string();
+    has(&error, &["making a map of TensorMap", "CUDA_ERROR_INVALID_VALUE"]);
+    fake.set("major", 8);
+    let error = fake.gpu().tensor_map(&map).expect_err("the device is too old").to_string();
+    has(&error, &["older than 9.0"]);
+}
+
 /// A program of one rank whose kernel stores 10 times the step plus the seed in two places of a loop.
 fn program() -> Program {
     let mut program = empty_program(&[("dp", 1)]);
@@ -289,9 +317,14 @@ fn program() -> Program {
     let launch = Launch { function: 0, grid: [1, 1, 1], block: [8, 1, 1], shared_bytes: 0, arguments };
     let cubins = Vec::new();
     program.device = Some(DeviceSection {
-        modules: vec![DeviceModule { name: "store".into(), ptx: PTX.into(), cubins }],
+        modules: vec![DeviceModule { name: "store".into(), capability: None, ptx: PTX.into(), cubins }],
         functions: vec![DeviceFunction { name: "store".into(), module: 0 }],
-        calls: vec![DeviceCall { work: Work::Kernel(KernelId(0)), scratch_bytes: 0, launches: vec![launch] }],
+        calls: vec![DeviceCall {
+            work: Work::Kernel(KernelId(0)),
+            scratch_bytes: 0,
+            launches: vec![launch],
+            alternatives: Vec::new(),
+        }],
     });
     program
 }

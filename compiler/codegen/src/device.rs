@@ -11,7 +11,7 @@ use dtlc_kernels::cuda as library;
 use dtlc_kernels::signature::InvalidSpec;
 use dtlc_runtime::movement_kernels;
 use dtlc_runtime::program::device::{
-    Cubin, DeviceCall, DeviceFunction, DeviceModule, DeviceSection, Launch, LaunchArgument, Work,
+    Alternative, Cubin, DeviceCall, DeviceFunction, DeviceModule, DeviceSection, Launch, LaunchArgument, Work,
 };
 use dtlc_runtime::program::{KernelId, Program};
 use indexmap::IndexMap;
@@ -21,6 +21,8 @@ use std::fmt;
 const KERNELS_OF_A_MODULE: usize = 24;
 /// The architecture whose PTX a program holds: all later ones can run it.
 const PTX_FROM: Architecture = Architecture::Sm80;
+/// The architecture that alternatives of launches are for.
+const ALTERNATIVES_FOR: Architecture = Architecture::Sm90a;
 
 /// Why a program has no code for devices.
 #[derive(Clone, Debug)]
@@ -84,7 +86,8 @@ pub fn device_section(
     let mut builder = Builder::default();
     for (number, kernels) in kernels.chunks(KERNELS_OF_A_MODULE).enumerate() {
         let source = cuda::file(kernels, Places::Directives);
-        builder.module(format!("kernels{number}"), source, kernels.iter().map(|kernel| kernel.name.as_str()));
+        let module = Module { name: format!("kernels{number}"), source, only: None };
+        builder.module(module, kernels.iter().map(|kernel| kernel.name.as_str()));
     }
     for (number, kernel) in kernels.iter().enumerate() {
         builder.generated(program, number, kernel);
@@ -96,36 +99,43 @@ pub fn device_section(
         }
     }
     for work in works {
-        builder.library_call(work)?;
+        builder.library_call(work, architectures.contains(&ALTERNATIVES_FOR))?;
     }
     for launch in movement_kernels(program) {
-        builder.library_function(launch.name, launch.source);
+        builder.library_function(launch.name, launch.source, None);
     }
     builder.finish(nvrtc, architectures)
 }
 
+struct Module {
+    name: String,
+    source: String,
+    /// The only architecture that it is for, if there is one.
+    only: Option<Architecture>,
+}
+
 #[derive(Default)]
 struct Builder {
-    /// Names and sources of modules.
-    modules: Vec<(String, String)>,
+    modules: Vec<Module>,
     /// The module of each function.
     functions: IndexMap<String, u32>,
     calls: Vec<DeviceCall>,
 }
 
 impl Builder {
-    fn module<'a>(&mut self, name: String, source: String, functions: impl Iterator<Item = &'a str>) {
-        let module = self.modules.len() as u32;
-        self.modules.push((name, source));
-        self.functions.extend(functions.map(|function| (function.to_owned(), module)));
+    fn module<'a>(&mut self, module: Module, functions: impl Iterator<Item = &'a str>) {
+        let number = self.modules.len() as u32;
+        self.modules.push(module);
+        self.functions.extend(functions.map(|function| (function.to_owned(), number)));
     }
 
     /// The number of a function that is alone in its module; equal names are equal sources.
-    fn library_function(&mut self, name: String, source: String) -> u32 {
+    fn library_function(&mut self, name: String, source: String, only: Option<Architecture>) -> u32 {
         if let Some(known) = self.functions.get_index_of(&name) {
             return known as u32;
         }
-        self.module(name.clone(), source, std::iter::once(name.as_str()));
+        let module = Module { name: name.clone(), source, only };
+        self.module(module, std::iter::once(name.as_str()));
         self.functions.len() as u32 - 1
     }
 
@@ -142,37 +152,57 @@ impl Builder {
             arguments,
         };
         let work = Work::Kernel(KernelId(number as u32));
-        self.calls.push(DeviceCall { work, scratch_bytes: 0, launches: vec![launch] });
+        self.calls.push(DeviceCall {
+            work,
+            scratch_bytes: 0,
+            launches: vec![launch],
+            alternatives: Vec::new(),
+        });
     }
 
-    fn library_call(&mut self, work: Work) -> Result<(), DeviceCodeError> {
+    fn library_call(&mut self, work: Work, has_alternatives: bool) -> Result<(), DeviceCodeError> {
         let call = library_call(&work)?;
-        let launch = |launch: library::DeviceLaunch| Launch {
-            function: self.library_function(launch.name, launch.source),
+        let (mut launches, mut alternatives) = (Vec::new(), Vec::new());
+        for mut launch in call.launches {
+            if let Some(alternative) = launch.alternative.take().filter(|_| has_alternatives) {
+                let position = launches.len() as u32;
+                let launch = self.library_launch(*alternative, Some(ALTERNATIVES_FOR));
+                alternatives.push(Alternative { position, launch });
+            }
+            launches.push(self.library_launch(launch, None));
+        }
+        self.calls.push(DeviceCall { work, scratch_bytes: call.scratch_bytes, launches, alternatives });
+        Ok(())
+    }
+
+    fn library_launch(&mut self, launch: library::DeviceLaunch, only: Option<Architecture>) -> Launch {
+        Launch {
+            function: self.library_function(launch.name, launch.source, only),
             grid: launch.grid,
             block: launch.block,
             shared_bytes: launch.shared_bytes,
             arguments: launch.arguments.into_iter().map(LaunchArgument::from).collect(),
-        };
-        let launches = call.launches.into_iter().map(launch).collect();
-        self.calls.push(DeviceCall { work, scratch_bytes: call.scratch_bytes, launches });
-        Ok(())
+        }
     }
 
     /// Compiles every module.
     fn finish(self, nvrtc: &Nvrtc, architectures: &[Architecture]) -> Result<DeviceSection, DeviceCodeError> {
-        let machine = self.modules.iter().flat_map(|(_, source)| {
-            architectures.iter().map(move |&architecture| Job { source, architecture })
+        let targets = |only: Option<Architecture>| {
+            architectures.iter().copied().filter(move |target| only.is_none_or(|only| only == *target))
+        };
+        let machine = self.modules.iter().flat_map(|Module { source, only, .. }| {
+            targets(*only).map(move |architecture| Job { source, architecture })
         });
         let mut binaries = nvrtc.compile_all(&machine.collect::<Vec<_>>())?.into_iter();
         let mut modules = Vec::new();
-        for (name, source) in &self.modules {
-            let ptx = nvrtc.compile_ptx(Job { source, architecture: PTX_FROM })?;
-            let code = architectures.iter().zip(&mut binaries);
+        for Module { name, source, only } in &self.modules {
+            let ptx = nvrtc.compile_ptx(Job { source, architecture: only.unwrap_or(PTX_FROM) })?;
+            let code = targets(*only).zip(&mut binaries);
             let cubins =
                 code.map(|(target, binary)| Cubin { capability: target.capability(), bytes: binary.cubin });
             let cubins = cubins.collect();
-            modules.push(DeviceModule { name: name.clone(), ptx, cubins });
+            let capability = only.map(Architecture::capability);
+            modules.push(DeviceModule { name: name.clone(), capability, ptx, cubins });
         }
         let functions = self.functions.into_iter();
         Ok(DeviceSection {

@@ -11,7 +11,7 @@ constexpr int ROWS_APART = 64;
 using Sums = float[DOWN][ACROSS][4];
 
 // Stages that are under way while one is multiplied and the products of the one before come to their end.
-constexpr int AHEAD = STAGES - 2;
+[[maybe_unused]] constexpr int AHEAD = STAGES - 2;
 
 DTL_INLINE unsigned row_of_warp() {
     return threadIdx.x / 128 * GROUP_ROWS + threadIdx.x / 32 % 4 * 16;

@@ -8,7 +8,7 @@
 //! Products of bf16, attention's too, run on the tensor cores, through what `tensor.cuh` has: copies that don't wait, swizzled
 //! tiles, fragments; on sm_90a by four warps together.
 //!
-//! Neither compiles nor launches anything: whoever does gives arguments of eight bytes each, as [`DeviceArgument`] says.
+//! Neither compiles nor launches anything: whoever does gives arguments as [`DeviceArgument`] says.
 
 mod attention;
 mod collective;
@@ -16,6 +16,8 @@ mod embedding;
 mod group;
 mod matmul;
 mod source;
+
+use serde::{Deserialize, Serialize};
 
 pub use attention::{attention, attention_backward};
 pub use collective::{BlockReduction, Pattern, ReducedElement, copy_blocks, copy_rows, fill, reduce};
@@ -47,11 +49,14 @@ pub struct DeviceLaunch {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory; above 48 KiB a device must be told so ahead of the launch.
     pub shared_bytes: u32,
-    /// The function's arguments, eight bytes each.
+    /// The function's arguments.
     pub arguments: Vec<DeviceArgument>,
+    /// What does the same on devices of compute capability 9.0, where there is code for exactly those (sm_90a) and every tensor map that it takes
+    /// can be made: where operands begin at multiples of 16 bytes. It has no alternative itself.
+    pub alternative: Option<Box<DeviceLaunch>>,
 }
 
-/// An argument of a launch.
+/// An argument of a launch: eight bytes, but for a map, which has 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceArgument {
     /// The address of the operation's buffer with this number; each function here says which is which.
@@ -62,6 +67,22 @@ pub enum DeviceArgument {
     Scratch(u64),
     /// A number that the descriptor decides.
     Constant(i64),
+    /// A tensor map.
+    Map(MappedTensor),
+}
+
+/// A tensor of bf16 that one of the operation's buffers begins with, and the boxes of it that are copied to shared memory at once, in rows of 128 bytes
+/// whose 16-byte pieces change places over these. Dimensions are in the order of memory: elements of the first are neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MappedTensor {
+    /// The buffer's number.
+    pub buffer: u32,
+    /// Elements of each dimension.
+    pub sizes: [u64; 3],
+    /// Bytes from each element to the next, in the second and the third.
+    pub strides: [u64; 2],
+    /// Elements of a box in each dimension.
+    pub box_sizes: [u32; 3],
 }
 
 impl DeviceCall {

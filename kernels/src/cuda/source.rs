@@ -87,7 +87,8 @@ pub(super) fn linear(
 ) -> DeviceLaunch {
     let (name, source) = source.finish(stem);
     let blocks = threads.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
-    DeviceLaunch { name, source, grid: [blocks, 1, 1], block: [THREADS, 1, 1], shared_bytes: 0, arguments }
+    let (grid, block) = ([blocks, 1, 1], [THREADS, 1, 1]);
+    DeviceLaunch { name, source, grid, block, shared_bytes: 0, arguments, alternative: None }
 }
 
 /// 64 bits that differ between texts (FNV-1a).

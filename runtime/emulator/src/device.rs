@@ -15,6 +15,7 @@ use crate::driver::{
 use crate::memory::{GlobalMemory, RaceCheck, Rule, StreamCheck};
 use crate::ptx::{self, Initial, PtxError, Space, Variable};
 use crate::run::Isa;
+use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 use capture::{Capture, Recording};
 use clocks::{Clocks, Recorded};
 use std::collections::HashMap;
@@ -272,6 +273,15 @@ impl CudaDriver for Emulator {
         let function = *function.ok_or_else(|| DriverError::NoSuchKernel(name.to_owned()))?;
         state.kernels.push((index, function));
         Ok(KernelHandle(state.kernels.len() as u64 - 1))
+    }
+
+    fn tensor_map(&self, map: &TensorMap) -> Result<[u8; TENSOR_MAP_BYTES], DriverError> {
+        match self.options.capability {
+            (0..=8, _) => {
+                Err(DriverError::BadTensorMap("the device has none, being older than 9.0".to_owned()))
+            }
+            _ => map.encode(),
+        }
     }
 
     fn launch(

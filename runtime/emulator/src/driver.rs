@@ -7,6 +7,7 @@
 
 use crate::fault::LaunchFault;
 use crate::ptx::PtxError;
+use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 use std::fmt;
 
 /// An address in device memory. Arithmetic on it is in bytes.
@@ -170,6 +171,8 @@ pub enum DriverError {
         /// Why.
         reason: String,
     },
+    /// A tensor map that no device takes, or this one can't make.
+    BadTensorMap(String),
     /// A fault while a kernel ran.
     Fault(Box<LaunchFault>),
     /// Two streams touch the same memory, one of them writes, and no event orders them.
@@ -241,6 +244,7 @@ impl fmt::Display for DriverError {
             DriverError::BadLaunch { kernel, reason } => write!(to, "`{kernel}` can't be launched: {reason}"),
             DriverError::Fault(fault) => fault.fmt(to),
             DriverError::Race(race) => race.fmt(to),
+            DriverError::BadTensorMap(reason) => write!(to, "a tensor map can't be made: {reason}"),
             DriverError::Device(reason) | DriverError::Capture(reason) | DriverError::Crashed(reason) => {
                 to.write_str(reason)
             }
@@ -332,6 +336,13 @@ pub trait CudaDriver: Send + Sync {
     /// # Errors
     /// Where the module has none of this name.
     fn kernel(&self, module: ModuleHandle, name: &str) -> Result<KernelHandle, DriverError>;
+
+    /// What stands for a tensor map where a kernel takes one, as an argument that is a multiple of 64 bytes into those before it. Nothing is
+    /// asked of the memory, which only must be there when the kernel runs.
+    ///
+    /// # Errors
+    /// There can be no such map, or the device has none: before 9.0.
+    fn tensor_map(&self, map: &TensorMap) -> Result<[u8; TENSOR_MAP_BYTES], DriverError>;
 
     /// Starts a kernel.
     ///

@@ -40,6 +40,31 @@ pub enum Access {
     Atomic,
 }
 
+/// What a barrier in shared memory does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MbarrierFault {
+    /// There is none at the address.
+    NotMade,
+    /// Its bytes are accessed, or it is made or given up, while it is in use.
+    InUse,
+    /// A copy is to tell it, and its maker has run no fence since it was made.
+    NotPublished {
+        /// The warp that made it.
+        maker: u32,
+    },
+    /// So many arrivals a phase.
+    Count(u32),
+    /// More arrivals than the phase has left, or none.
+    Arrivals {
+        /// How many arrive.
+        count: u32,
+        /// How many are left.
+        pending: u32,
+    },
+    /// More bytes are under way than it can count.
+    Bytes(i64),
+}
+
 /// What a kernel did wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
@@ -110,7 +135,7 @@ pub enum FaultKind {
     ProductNotAwaited,
     /// A product of a group uses registers that were read or written since the last `wgmma.fence`.
     RegistersNotFenced,
-    /// A product of a group reads shared memory that a thread wrote with no `fence.proxy.async` behind the write.
+    /// A product of a group reads, or a bulk copy writes, shared memory that a thread wrote with no `fence.proxy.async` behind the write.
     NotPublished {
         /// The address, in shared space.
         address: u64,
@@ -120,6 +145,27 @@ pub enum FaultKind {
     /// Shared memory is written that a product of a group under way reads.
     ReadUnderWay {
         /// The address, in shared space.
+        address: u64,
+    },
+    /// An instruction that a barrier in shared memory does not allow.
+    Mbarrier {
+        /// The barrier's address, in shared space.
+        address: u64,
+        /// What is wrong.
+        fault: MbarrierFault,
+    },
+    /// A warp waits for a phase of a barrier in shared memory that can't end any more.
+    PhaseOpen {
+        /// The barrier's address, in shared space.
+        address: u64,
+        /// Arrivals that the phase lacks.
+        arrivals: u32,
+        /// Bytes that are expected and did not come; negative where more came than were expected.
+        bytes: i64,
+    },
+    /// A block ends while nobody has waited for a bulk copy.
+    CopyLeft {
+        /// Where it goes, in shared space.
         address: u64,
     },
     /// Warps of a group that don't run the same instructions for groups.
@@ -193,6 +239,28 @@ fn space_name(space: Space) -> &'static str {
     }
 }
 
+impl fmt::Display for MbarrierFault {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MbarrierFault::NotMade => to.write_str("there is none"),
+            MbarrierFault::InUse => {
+                to.write_str("its bytes are accessed, or made or given up, while it is in use")
+            }
+            MbarrierFault::NotPublished { maker } => {
+                write!(
+                    to,
+                    "a bulk copy is to tell it, and warp {maker}, which made it, has run no fence since"
+                )
+            }
+            MbarrierFault::Count(count) => write!(to, "{count} arrivals a phase; there are 1 to 1048575"),
+            MbarrierFault::Arrivals { count, pending } => {
+                write!(to, "{count} arrivals where the phase has {pending} left")
+            }
+            MbarrierFault::Bytes(bytes) => write!(to, "{bytes} bytes under way; it counts to 1048575"),
+        }
+    }
+}
+
 impl fmt::Display for FaultKind {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -245,11 +313,26 @@ impl fmt::Display for FaultKind {
             FaultKind::NotPublished { address, writer } => {
                 write!(
                     to,
-                    "a `wgmma` reads shared memory at {address:#x}, which warp {writer} wrote with no `fence.proxy.async` behind"
+                    "a `wgmma` reads or a bulk copy writes shared memory at {address:#x}, which warp {writer} wrote with no `fence.proxy.async` behind"
                 )
             }
             FaultKind::ReadUnderWay { address } => {
                 write!(to, "a write of shared memory at {address:#x}, which a `wgmma` under way reads")
+            }
+            FaultKind::Mbarrier { address, fault } => {
+                write!(to, "the mbarrier of shared memory at {address:#x}: {fault}")
+            }
+            FaultKind::PhaseOpen { address, arrivals, bytes } => {
+                write!(
+                    to,
+                    "a wait for a phase of the mbarrier at {address:#x} that can't end: it lacks {arrivals} arrivals and {bytes} bytes"
+                )
+            }
+            FaultKind::CopyLeft { address } => {
+                write!(
+                    to,
+                    "the block ends with a bulk copy to shared memory at {address:#x} for which nobody has waited"
+                )
             }
             FaultKind::GroupDiffers { line, arrived } => {
                 write!(

@@ -20,6 +20,10 @@
 //! * A `cp.async` takes place when it is waited for, not before; until then nothing else touches its target.
 //! * A `wgmma` takes place when it is waited for; until then nothing uses its registers or writes what it reads. `wgmma.fence` stands between it
 //!   and other uses of its registers, `fence.proxy.async` behind what threads wrote for it, and the four warps of its group run the same.
+//! * A `cp.async.bulk.tensor` counts for its `mbarrier` when it is asked for and takes place when a wait sees that phase to be over; until then nothing
+//!   else touches its target, and before it nothing that no arrival has released. Both need a fence behind what threads did: `fence.proxy.async`
+//!   behind writes where it goes, that or `fence.mbarrier_init` behind the making of its barrier. An `mbarrier` counts arrivals and bytes, is made
+//!   before it is used, and is touched by its own instructions only; a phase that can't end, and a copy for which no one waits, are faults.
 //! * Two streams touch the same bytes of device memory, one of them writing, only where events, or a wait of the host, order them.
 //! * The lanes that a shuffle, vote, reduction or matrix instruction names are those that run it; a whole warp reaches a barrier; a barrier can
 //!   open; a launch ends within its budget.
@@ -30,8 +34,9 @@
 //!
 //! Speed; faults of the assembler behind PTX; how hardware rounds inside `mma` and `wgmma` (here in f32, along the depth) and in `.approx` functions (here
 //! nearly exact); the memory model beyond races in shared memory: races between blocks of a launch in device memory are not looked for,
-//! and a lane that overwrites what another lane of its warp has read needs no barrier here. `mbarrier`, `cp.async.bulk` (TMA), `wmma`, clusters,
-//! textures, fp8 and calls through pointers are not known.
+//! and a lane that overwrites what another lane of its warp has read needs no barrier here. An arrival by some lanes of a warp stands for all of it, and
+//! lanes that wait for an `mbarrier` hold up the others. Of `cp.async.bulk` (TMA) boxes of 16-bit numbers to shared memory are known and nothing
+//! else; `wmma`, clusters, textures, fp8 and calls through pointers are not known.
 //!
 //! # Speed
 //!
@@ -46,12 +51,14 @@ pub mod fault;
 mod memory;
 pub mod ptx;
 mod run;
+mod tensor_map;
 
 pub use device::{Emulator, EmulatorOptions};
 pub use driver::{
     Argument, CudaDriver, DevicePointer, DriverError, Event, Graph, KernelHandle, LaunchShape, MemoryInfo,
     ModuleHandle, ModuleImage, Stream, StreamAccess, StreamRace,
 };
-pub use fault::{Access, FaultKind, LaunchFault, SourceLine};
+pub use fault::{Access, FaultKind, LaunchFault, MbarrierFault, SourceLine};
 pub use memory::{RaceCheck, StreamCheck};
 pub use run::Isa;
+pub use tensor_map::{Swizzle, TENSOR_MAP_BYTES, TensorMap};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::{Result, RuntimeError};
 use crate::program::Program;
-use crate::program::device::{Cubin, LaunchArgument, Work};
+use crate::program::device::{Cubin, Launch, LaunchArgument, Work};
 use dtlc_emulator::{CudaDriver, DriverError, KernelHandle, LaunchShape, ModuleHandle, ModuleImage};
 use dtlc_kernels::cuda;
 
@@ -15,14 +15,16 @@ pub struct ReadyLaunch {
     pub kernel: KernelHandle,
     pub shape: LaunchShape,
     pub arguments: Box<[LaunchArgument]>,
+    /// What may run in its place on this device.
+    pub alternative: Option<Box<ReadyLaunch>>,
 }
 
 /// A program's code on a device, for all ranks there.
 pub struct Loaded {
     driver: Arc<dyn CudaDriver>,
     modules: Vec<ModuleHandle>,
-    /// In the order of the section's functions.
-    functions: Vec<KernelHandle>,
+    /// In the order of the section's functions; none of those for other devices.
+    functions: Vec<Option<KernelHandle>>,
     names: HashMap<String, KernelHandle>,
     /// In the order of the section's calls.
     calls: Vec<Arc<[ReadyLaunch]>>,
@@ -47,32 +49,45 @@ impl Loaded {
             names: HashMap::new(),
             calls: Vec::new(),
         };
+        let mut handles = Vec::new();
         for module in &section.modules {
+            if module.capability.is_some_and(|only| only != [major, minor]) {
+                handles.push(None);
+                continue;
+            }
             let cubin = module.cubins.iter().find(fits).map_or(&[][..], |cubin| &cubin.bytes);
             let image = ModuleImage { name: &module.name, ptx: &module.ptx, cubin };
             let module = loaded.driver.load(&image).map_err(fault)?;
             loaded.modules.push(module);
+            handles.push(Some(module));
         }
         for function in &section.functions {
-            let module = loaded.modules[function.module as usize];
-            let handle = loaded.driver.kernel(module, &function.name).map_err(fault)?;
-            loaded.functions.push(handle);
-            loaded.names.insert(function.name.clone(), handle);
+            let handle = handles[function.module as usize].map(|module| {
+                let handle = loaded.driver.kernel(module, &function.name).map_err(fault)?;
+                loaded.names.insert(function.name.clone(), handle);
+                Ok::<_, RuntimeError>(handle)
+            });
+            loaded.functions.push(handle.transpose()?);
         }
         for call in &section.calls {
-            let launch = |launch: &crate::program::device::Launch| ReadyLaunch {
-                kernel: loaded.functions[launch.function as usize],
-                shape: LaunchShape {
-                    grid: launch.grid,
-                    block: launch.block,
-                    shared_bytes: launch.shared_bytes,
-                },
-                arguments: launch.arguments.clone().into(),
+            let launch = |(position, launch): (usize, &Launch)| {
+                let missing = || RuntimeError::Bug("a launch is for other devices only".into());
+                let alternative = call.alternatives.iter().find(|it| it.position as usize == position);
+                let alternative = alternative.and_then(|it| loaded.launch(&it.launch)).map(Box::new);
+                Ok(ReadyLaunch { alternative, ..loaded.launch(launch).ok_or_else(missing)? })
             };
-            let launches = call.launches.iter().map(launch).collect();
+            let launches = call.launches.iter().enumerate().map(launch).collect::<Result<_>>()?;
             loaded.calls.push(launches);
         }
         Ok(loaded)
+    }
+
+    /// A launch whose kernel this device has.
+    fn launch(&self, launch: &Launch) -> Option<ReadyLaunch> {
+        let Launch { function, grid, block, shared_bytes, ref arguments } = *launch;
+        let shape = LaunchShape { grid, block, shared_bytes };
+        let kernel = self.functions[function as usize]?;
+        Some(ReadyLaunch { kernel, shape, arguments: arguments.clone().into(), alternative: None })
     }
 
     /// The device.
@@ -95,7 +110,7 @@ impl Loaded {
             let shape =
                 LaunchShape { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes };
             let arguments = launch.arguments.iter().map(|&argument| argument.into()).collect();
-            Ok(ReadyLaunch { kernel, shape, arguments })
+            Ok(ReadyLaunch { kernel, shape, arguments, alternative: None })
         };
         call.launches.iter().map(launch).collect()
     }

@@ -10,12 +10,14 @@
 
 mod flights;
 mod load;
+mod maps;
 mod memory;
 mod movement;
 mod recording;
 
 pub use flights::Flights;
 pub use load::Loaded;
+pub(crate) use maps::tensor_map;
 pub use memory::{DeviceMemories, DeviceMemory};
 pub use movement::movement_kernels;
 pub use recording::Graphs;
@@ -27,11 +29,12 @@ use crate::error::{Result as RuntimeResult, RuntimeError};
 use crate::executor::{Backend, Point, StepNumbers, StepStart, Trouble};
 use crate::files::values::{Refused, find_float};
 use crate::link::{Address, Integer, LinkedFloats, Placer};
-use crate::program::device::{LaunchArgument, Work, operands};
+use crate::program::device::{Work, operands};
 use crate::program::{DType, Operation, Program, Reduction, Space, Transfer};
 use dtlc_emulator::{Argument, CudaDriver, DevicePointer, DriverError, Stream};
 use dtlc_kernels::collective::BlockCopy;
 use load::ReadyLaunch;
+use maps::{Maps, Operands};
 use movement::{Mover, block_copy, block_reduction};
 use recording::Recording;
 
@@ -61,6 +64,7 @@ pub struct Device {
     pointers: Vec<DevicePointer>,
     integers: Vec<i64>,
     arguments: Vec<Argument>,
+    maps: Maps,
     /// Where messages are packed and unpacked, and its bytes.
     staged: Option<(DevicePointer, u64)>,
 }
@@ -113,6 +117,7 @@ impl Device {
             pointers: Vec::new(),
             integers: Vec::new(),
             arguments: Vec::new(),
+            maps: Maps::default(),
             staged: None,
         })
     }
@@ -123,10 +128,12 @@ impl Device {
 
     /// Launches one behind the other, with the operands at hand.
     fn launch(&mut self, launches: &[ReadyLaunch], stream: Stream) -> Result<(), DriverError> {
+        let (pointers, integers) = (&*self.pointers, &*self.integers);
+        let operands = Operands { pointers, integers, scratch: self.memory.scratch };
         for launch in launches {
+            let launch = launch.chosen(pointers);
             self.arguments.clear();
-            let given = (&*self.pointers, &*self.integers, self.memory.scratch);
-            self.arguments.extend(launch.arguments.iter().map(|argument| argument_of(argument, given)));
+            self.maps.arguments(&*self.driver, launch, operands, &mut self.arguments)?;
             self.driver.launch(launch.kernel, launch.shape, &self.arguments, stream)?;
         }
         Ok(())
@@ -247,8 +254,12 @@ impl Backend for Device {
         // What the owner of the ranks has written meanwhile.
         self.driver.wait(self.streams.compute, self.flights.settled)?;
         let scratch = self.memory.scratch;
-        let arguments = |template: &[LaunchArgument], pointers: &[DevicePointer], integers: &[i64]| {
-            template.iter().map(|argument| argument_of(argument, (pointers, integers, scratch))).collect()
+        let (maps, driver) = (&mut self.maps, &*self.driver);
+        let arguments = |launch: &ReadyLaunch, pointers: &[DevicePointer], integers: &[i64]| {
+            let mut arguments = Vec::new();
+            let operands = Operands { pointers, integers, scratch };
+            maps.arguments(driver, launch.chosen(pointers), operands, &mut arguments)?;
+            Ok(arguments)
         };
         Ok(self.recording.begin(numbers, arguments)?)
     }
@@ -348,6 +359,8 @@ impl Backend for Device {
     }
 
     fn poison_arena(&mut self) -> Result<(), Trouble> {
+        // What the owner of the ranks has read meanwhile.
+        self.driver.wait(self.streams.compute, self.flights.settled)?;
         let arena = self.memory.base(Space::Arena);
         Ok(self.driver.fill(arena, 0xff, self.program.arena_bytes, self.streams.compute)?)
     }
@@ -363,19 +376,6 @@ impl Drop for Device {
             // A device that is broken was reported when it broke.
             let _ = self.driver.free(pointer);
         }
-    }
-}
-
-/// A launch's argument, made of pointers, integers and where the scratch begins.
-fn argument_of(
-    argument: &LaunchArgument,
-    (pointers, integers, scratch): (&[DevicePointer], &[i64], DevicePointer),
-) -> Argument {
-    match *argument {
-        LaunchArgument::Pointer(number) => Argument::Pointer(pointers[number as usize]),
-        LaunchArgument::Integer(number) => Argument::I64(integers[number as usize]),
-        LaunchArgument::Scratch(byte) => Argument::Pointer(scratch.offset(byte)),
-        LaunchArgument::Constant(value) => Argument::I64(value),
     }
 }
 

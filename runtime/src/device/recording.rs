@@ -67,7 +67,7 @@ impl Recording {
     pub fn begin(
         &mut self,
         numbers: StepNumbers,
-        arguments: impl Fn(&[LaunchArgument], &[DevicePointer], &[i64]) -> Vec<Argument>,
+        mut arguments: impl FnMut(&ReadyLaunch, &[DevicePointer], &[i64]) -> Result<Vec<Argument>, DriverError>,
     ) -> Result<StepStart, DriverError> {
         match self.state {
             State::Never | State::Recording => Ok(StepStart::Perform),
@@ -85,8 +85,8 @@ impl Recording {
                     let point = Point { numbers, ..launch.point };
                     let integers: Vec<i64> =
                         launch.integers.iter().map(|integer| integer.at(&point)).collect();
-                    let template = &launch.launches[launch.position].arguments;
-                    let arguments = arguments(template, &launch.pointers, &integers);
+                    let ready = &launch.launches[launch.position];
+                    let arguments = arguments(ready, &launch.pointers, &integers)?;
                     self.driver.set_arguments(graph, launch.number, &arguments)?;
                 }
                 self.driver.launch_graph(graph, self.stream)?;
@@ -110,11 +110,13 @@ impl Recording {
             let number = self.launches;
             self.launches += 1;
             let Some(integers) = integers else { continue };
+            let launch = launch.chosen(pointers);
             let changes = |argument: &LaunchArgument| match argument {
                 LaunchArgument::Integer(at) => integers[*at as usize].depends_on_step(),
-                LaunchArgument::Pointer(_) | LaunchArgument::Scratch(_) | LaunchArgument::Constant(_) => {
-                    false
-                }
+                LaunchArgument::Pointer(_)
+                | LaunchArgument::Scratch(_)
+                | LaunchArgument::Constant(_)
+                | LaunchArgument::Map(_) => false,
             };
             if launch.arguments.iter().any(changes) {
                 self.changing.push(Changing {

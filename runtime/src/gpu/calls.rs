@@ -25,6 +25,7 @@ functions! {
     cuMemAlloc_v2 cuMemFreeHost cuMemFree_v2 cuMemGetInfo_v2 cuMemHostAlloc cuMemcpyDtoDAsync_v2 cuMemcpyDtoHAsync_v2
     cuMemcpyHtoDAsync_v2 cuMemsetD8Async cuModuleGetFunction cuModuleLoadDataEx cuModuleUnload cuStreamBeginCapture_v2
     cuStreamCreate cuStreamDestroy_v2 cuStreamEndCapture cuStreamGetCaptureInfo_v3 cuStreamSynchronize cuStreamWaitEvent
+    cuTensorMapEncodeTiled
 }
 
 /// The library that every NVIDIA driver brings.

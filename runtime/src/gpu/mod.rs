@@ -13,6 +13,7 @@ mod library;
 mod modules;
 mod staging;
 mod tables;
+mod tensor_maps;
 
 pub use library::{Opened, Search, Wanted};
 
@@ -26,7 +27,7 @@ use cudarc::driver::sys::{
 };
 use dtlc_emulator::{
     Argument, CudaDriver, DevicePointer, DriverError, Event, Graph, KernelHandle, LaunchShape, MemoryInfo,
-    ModuleHandle, ModuleImage, Stream,
+    ModuleHandle, ModuleImage, Stream, TENSOR_MAP_BYTES, TensorMap,
 };
 use staging::Staging;
 use tables::{StreamEntry, Tables};
@@ -264,6 +265,10 @@ impl CudaDriver for Gpu {
 
     fn kernel(&self, module: ModuleHandle, name: &str) -> Result<KernelHandle, DriverError> {
         self.find_kernel(module, name)
+    }
+
+    fn tensor_map(&self, map: &TensorMap) -> Result<[u8; TENSOR_MAP_BYTES], DriverError> {
+        self.encoded(map)
     }
 
     fn launch(

@@ -3,7 +3,7 @@
 //! Made by the compiler through NVRTC, loaded by `crate::device`. Copies, fills and reductions between ranks need functions
 //! only: their launches follow from sizes that are known where they run.
 
-use dtlc_kernels::cuda::DeviceArgument;
+use dtlc_kernels::cuda::{DeviceArgument, MappedTensor};
 use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,9 @@ pub struct DeviceSection {
 pub struct DeviceModule {
     /// Its name, for messages.
     pub name: String,
-    /// What any later architecture can run.
+    /// The only devices that can run it, by compute capability; none where all from that of its PTX on can.
+    pub capability: Option<[u32; 2]>,
+    /// What the named devices, or any later architecture, can run.
     #[serde(with = "super::text::lines")]
     pub ptx: String,
     /// Machine code, for exactly one architecture each.
@@ -77,6 +79,17 @@ pub struct DeviceCall {
     pub scratch_bytes: u64,
     /// The launches, each of which begins when the one before it is done.
     pub launches: Vec<Launch>,
+    /// What some devices run in their place.
+    pub alternatives: Vec<Alternative>,
+}
+
+/// A launch in the place of another, on the devices that its kernel's module names, where every tensor map that it takes can be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alternative {
+    /// The other, by its place in [`DeviceCall::launches`].
+    pub position: u32,
+    /// What is launched.
+    pub launch: Launch,
 }
 
 /// One launch of a kernel.
@@ -90,11 +103,11 @@ pub struct Launch {
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory.
     pub shared_bytes: u32,
-    /// The kernel's arguments, eight bytes each.
+    /// The kernel's arguments.
     pub arguments: Vec<LaunchArgument>,
 }
 
-/// An argument of a launch.
+/// An argument of a launch: eight bytes, but for a map, which has 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LaunchArgument {
     /// The address of the operation's buffer with this number, in the order of [`operands`].
@@ -105,6 +118,8 @@ pub enum LaunchArgument {
     Scratch(u64),
     /// This number.
     Constant(i64),
+    /// A tensor map of one of the operation's buffers; of alternatives only.
+    Map(MappedTensor),
 }
 
 impl From<DeviceArgument> for LaunchArgument {
@@ -114,6 +129,7 @@ impl From<DeviceArgument> for LaunchArgument {
             DeviceArgument::Integer(number) => Self::Integer(number),
             DeviceArgument::Scratch(byte) => Self::Scratch(byte),
             DeviceArgument::Constant(value) => Self::Constant(value),
+            DeviceArgument::Map(map) => Self::Map(map),
         }
     }
 }

@@ -130,9 +130,10 @@ impl Writer<'_> {
             |entries: &mut dyn Iterator<Item = Json<String>>| entries.collect::<Json<Vec<String>>>();
         self.line(1, "\"device\": {");
         self.line(2, "\"modules\": [");
-        for (number, DeviceModule { name, ptx, cubins }) in modules.iter().enumerate() {
+        for (number, DeviceModule { name, capability, ptx, cubins }) in modules.iter().enumerate() {
             let end = if number + 1 < modules.len() { "}," } else { "}" };
-            self.line(3, &format!("{{\"name\": {}, \"cubins\": {},", value(name)?, value(cubins)?));
+            let (name, capability, cubins) = (value(name)?, value(capability)?, value(cubins)?);
+            self.line(3, &format!("{{\"name\": {name}, \"capability\": {capability}, \"cubins\": {cubins},"));
             let lines = on_lines(&mut lines::of(ptx).map(|line| value(&line)))?;
             self.list(3, "\"ptx\": [", &lines, &format!("]{end}"));
         }

@@ -282,6 +282,22 @@ fake!(cuLaunchKernel(
     let argument = |at: usize| (*parameters.add(at)).cast::<u64>().read();
     state.work(stream, Work::Store { target: argument(0), value: argument(1), threads: bx })
 });
+// What stands for a map: its type, how boxes lie, the tensor and a box of it.
+fake!(cuTensorMapEncodeTiled(
+    map: *mut [u64; 16], ty: c_uint, rank: c_uint, base: *mut c_void, sizes: *const u64, strides: *const u64,
+    boxes: *const u32, steps: *const u32, interleave: c_uint, swizzle: c_uint, promotion: c_uint, fill: c_uint
+) state {
+    if map as usize % 64 != 0 || interleave != 0 || fill != 0 { return 1; }
+    let rank = rank as usize;
+    if (0..rank).any(|axis| *steps.add(axis) != 1) { return 1; }
+    let mut words = vec![u64::from(ty), u64::from(swizzle), u64::from(promotion), base as u64];
+    words.extend((0..rank).map(|axis| *sizes.add(axis)));
+    words.extend((0..rank - 1).map(|axis| *strides.add(axis)));
+    words.extend((0..rank).map(|axis| u64::from(*boxes.add(axis))));
+    words.resize(16, 0);
+    (*map).copy_from_slice(&words);
+    0
+});
 fake!(cuStreamCreate(stream: *mut Handle, flags: c_uint) state {
     if flags != 1 { return 1; }
     *stream = state.make("stream");

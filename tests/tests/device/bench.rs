@@ -4,9 +4,9 @@ use crate::library::{nvrtc, same_for_sm_90a};
 use dtlc_codegen::cuda::nvrtc::{Architecture, Binary, Job};
 use dtlc_emulator::{
     Argument, CudaDriver, DevicePointer, DriverError, Emulator, EmulatorOptions, LaunchShape, ModuleHandle,
-    ModuleImage, Stream,
+    ModuleImage, Stream, Swizzle, TensorMap,
 };
-use dtlc_kernels::cuda::{DeviceArgument, DeviceCall, DeviceLaunch};
+use dtlc_kernels::cuda::{DeviceArgument, DeviceCall, DeviceLaunch, MappedTensor};
 use std::collections::HashMap;
 
 /// An emulated device and the kernels that were compiled for it.
@@ -75,19 +75,39 @@ impl Bench {
         }
         let scratch = self.device.allocate(call.scratch_bytes)?;
         for launch in &call.launches {
-            let argument = |argument: &DeviceArgument| match *argument {
-                DeviceArgument::Pointer(buffer) => Argument::Pointer(starts[buffer as usize].offset(skipped)),
-                DeviceArgument::Integer(integer) => Argument::I64(integers[integer as usize]),
-                DeviceArgument::Scratch(byte) => Argument::Pointer(scratch.offset(byte)),
-                DeviceArgument::Constant(value) => Argument::I64(value),
+            let launch = self.chosen(launch, placing);
+            let argument = |argument: &DeviceArgument| {
+                Ok(match *argument {
+                    DeviceArgument::Pointer(buffer) => {
+                        Argument::Pointer(starts[buffer as usize].offset(skipped))
+                    }
+                    DeviceArgument::Integer(integer) => Argument::I64(integers[integer as usize]),
+                    DeviceArgument::Scratch(byte) => Argument::Pointer(scratch.offset(byte)),
+                    DeviceArgument::Constant(value) => Argument::I64(value),
+                    DeviceArgument::Map(map) => {
+                        let map = tensor_map(&map, starts[map.buffer as usize].offset(skipped));
+                        Argument::Bytes(self.device.tensor_map(&map)?.to_vec())
+                    }
+                })
             };
-            self.launch(launch, &launch.arguments.iter().map(argument).collect::<Vec<_>>())?;
+            let arguments = launch.arguments.iter().map(argument).collect::<Result<Vec<_>, DriverError>>()?;
+            self.launch(launch, &arguments)?;
         }
         for (buffer, &start) in buffers.iter_mut().zip(&starts) {
             self.device.copy_to_host(buffer, start.offset(skipped), Stream::DEFAULT)?;
         }
         starts.push(scratch);
         starts.into_iter().try_for_each(|start: DevicePointer| self.device.free(start))
+    }
+
+    /// What a device of this architecture launches, as the runtime decides it.
+    pub fn chosen<'a>(&self, launch: &'a DeviceLaunch, placing: Placing) -> &'a DeviceLaunch {
+        let is_aligned = match placing {
+            Placing::Aligned => true,
+            Placing::Behind(bytes) => bytes.is_multiple_of(16),
+        };
+        let alternative = launch.alternative.as_deref();
+        alternative.filter(|_| is_aligned && self.architecture == Architecture::Sm90a).unwrap_or(launch)
     }
 
     fn launch(&mut self, launch: &DeviceLaunch, arguments: &[Argument]) -> Result<(), DriverError> {
@@ -100,6 +120,22 @@ impl Bench {
         let shape = LaunchShape { grid: launch.grid, block: launch.block, shared_bytes: launch.shared_bytes };
         self.device.launch(kernel, shape, arguments, Stream::DEFAULT)
     }
+}
+
+fn tensor_map(map: &MappedTensor, base: DevicePointer) -> TensorMap {
+    TensorMap {
+        base,
+        sizes: map.sizes.to_vec(),
+        strides: map.strides.to_vec(),
+        box_sizes: map.box_sizes.to_vec(),
+        swizzle: Swizzle::Bytes128,
+    }
+}
+
+/// The call without what only some devices launch.
+pub fn without_alternatives(mut call: DeviceCall) -> DeviceCall {
+    call.launches.iter_mut().for_each(|launch| launch.alternative = None);
+    call
 }
 
 /// Whether a source has text of its own for sm_90a. Its tests run from both.

@@ -1,7 +1,7 @@
 //! Seeded faults: one thing in a source made wrong, and what must notice: a check of the emulator or the comparison. Each case
 //! without its fault passes first, so that it is the fault that is caught.
 
-use crate::bench::{Bench, Placing};
+use crate::bench::{Bench, Placing, without_alternatives};
 use crate::embedding::Scatter;
 use crate::matmul::{Batch, Case as Product, Innermost, Shape as ProductShape, plain};
 use crate::support::Numbers;
@@ -9,7 +9,8 @@ use crate::tensor_cores::{large_shapes, plain_bf16};
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::collective::{BlockCopy, Reduction};
 use dtlc_kernels::cuda::{
-    BlockReduction, DeviceCall, Pattern, ReducedElement, copy_blocks, fill, matmul, reduce, scatter_add, take,
+    BlockReduction, DeviceArgument, DeviceCall, MappedTensor, Pattern, ReducedElement, copy_blocks, fill,
+    matmul, reduce, scatter_add, take,
 };
 use dtlc_kernels::signature::{Accumulation, Element, ScatterAddSpec, TakeSpec};
 
@@ -133,6 +134,7 @@ fn in_products_on_tensor_cores() {
         fault(0, "column + first * 8", "column + first * 4"),
     ];
     // A warp for itself has one part of columns.
+    let call = without_alternatives(call);
     let [of_all @ .., _] = &faults;
     catch(&call, of_all, |call, bench| case.judge(call, bench, Placing::Aligned));
     catch_on(Architecture::Sm90a, &call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
@@ -150,7 +152,7 @@ fn in_products_on_tensor_cores() {
 #[test]
 fn in_products_of_groups() {
     let case = on_tensor_cores([Innermost::Others; 3], 8, Accumulation::Overwrite);
-    let call = matmul(&case.spec).expect("a valid descriptor");
+    let call = without_alternatives(matmul(&case.spec).expect("a valid descriptor"));
     let faults = [
         fault(0, "asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");", ""),
         fault(0, "asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");", ""),
@@ -172,7 +174,7 @@ fn in_products_of_groups() {
     let [_, (large, _)] = large_shapes();
     let case =
         Product::dense(&large, [Innermost::Lines, Innermost::Lines, Innermost::Others], &mut Numbers(7));
-    let call = matmul(&case.spec).expect("a valid descriptor");
+    let call = without_alternatives(matmul(&case.spec).expect("a valid descriptor"));
     let faults = [
         fault(0, "? 1 : Place::ROWS * ROW_BYTES / 16", "? 1 : 8 * ROW_BYTES / 16"),
         fault(0, "line / LINES_OF_ROW * Place::ROWS", "line / LINES_OF_ROW * 8"),
@@ -180,6 +182,94 @@ fn in_products_of_groups() {
         fault(0, "row + down * 64", "row"),
     ];
     catch_on(Architecture::Sm90a, &call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
+}
+
+/// The call as devices of 9.0 launch it.
+fn in_bulk(case: &Product) -> DeviceCall {
+    let mut call = matmul(&case.spec).expect("a valid descriptor");
+    let alternative = call.launches[0].alternative.take().expect("maps describe it");
+    call.launches[0] = *alternative;
+    call
+}
+
+/// Faults in what arrives in bulk. Eight steps in six stages, so that two are used again.
+#[test]
+fn in_products_that_arrive_in_bulk() {
+    let shape = ProductShape { batch: vec![Batch::Both(2)], ..plain_bf16(70, 67, 500) };
+    let case =
+        Product::padded(&shape, [Innermost::Others, Innermost::Lines, Innermost::Others], 8, &mut Numbers(8));
+    let call = in_bulk(&case);
+    let faults = [
+        fault(0, "wait_for_phase(full[stage.number], stage.round % 2);", ""),
+        fault(0, "full[stage.number], stage.round % 2", "full[stage.number], (stage.round + 1) % 2"),
+        fault(0, "wait_for_phase(empty[stage.number], (stage.round + 1) % 2);", ""),
+        fault(0, "empty[stage.number], (stage.round + 1) % 2", "empty[stage.number], stage.round % 2"),
+        fault(0, "arrive_expecting(barrier, STAGE_BYTES)", "arrive_expecting(barrier, LeftTile::BYTES)"),
+        fault(0, "arrive_expecting(barrier, STAGE_BYTES)", "arrive_expecting(barrier, 2 * STAGE_BYTES)"),
+        fault(0, "arrive(empty[Stage(step).number]);", ""),
+        fault(0, "give_back(step - 1)", "give_back(step)"),
+        fault(0, "aligned 1;\" ::: \"memory\");\n        if", "aligned 2;\" ::: \"memory\");\n        if"),
+        fault(0, "MULTIPLYING_WARPS = THREADS / 32", "MULTIPLYING_WARPS = THREADS / 64"),
+        fault(0, "asm volatile(\"fence.mbarrier_init.release.cluster;\" ::: \"memory\");", ""),
+        fault(0, "    __syncthreads();\n    if (threadIdx.x >= THREADS)", "    if (threadIdx.x >= THREADS)"),
+        fault(0, "make_barrier(full[stage], 1);", "make_barrier(full[stage], 2);"),
+        fault(0, "make_barrier(empty[stage], MULTIPLYING_WARPS);", ""),
+        fault(0, "asm volatile(\"bar.sync 1, %0;\" ::\"n\"(THREADS) : \"memory\");", ""),
+        fault(
+            0,
+            "begin_box(tile, map, first_term, first_line",
+            "begin_box(tile, map, first_line, first_term",
+        ),
+        fault(0, "left, first_row, term, left_product", "left, first_row, term, 0"),
+        fault(0, "right, first_column, term, right_product", "right, first_column, term, right_product + 1"),
+        fault(0, "(first_step + step) * TILE_TERMS", "(first_step + step) * TILE_TERMS / 2"),
+        fault(0, "stage.first_byte() + LeftTile::BYTES, right", "stage.first_byte(), right"),
+        fault(0, "SWIZZLE = ROW_BYTES == 128 ? 1 : 2", "SWIZZLE = ROW_BYTES == 128 ? 2 : 1"),
+    ];
+    catch_on(Architecture::Sm90a, &call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
+
+    // More than 64 lines of a row of terms.
+    let [_, (large, _)] = large_shapes();
+    let case =
+        Product::dense(&large, [Innermost::Lines, Innermost::Lines, Innermost::Others], &mut Numbers(9));
+    let faults = [
+        fault(0, "first_line + strip * 64, first_term", "first_line + strip * 32, first_term"),
+        fault(0, "static_cast<unsigned>(strip) * Place::Strip::BYTES", "0"),
+    ];
+    catch_on(Architecture::Sm90a, &in_bulk(&case), &faults, |call, bench| {
+        case.judge(call, bench, Placing::Aligned)
+    });
+}
+
+/// What is wrong in a map.
+type Change = fn(&mut MappedTensor);
+
+/// Faults in the maps of what arrives in bulk.
+#[test]
+fn in_maps() {
+    let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
+    let shape = ProductShape { batch: vec![Batch::Both(2)], ..plain_bf16(70, 67, 100) };
+    let case = Product::padded(&shape, [Innermost::Others; 3], 8, &mut Numbers(10));
+    let call = in_bulk(&case);
+    assert_eq!(case.judge(&call, &mut bench, Placing::Aligned), None);
+    let faults: [(&str, Change); 7] = [
+        ("terms and lines of the tensor change places", |map| map.sizes.swap(0, 1)),
+        ("one product too few", |map| map.sizes[2] -= 1),
+        ("too few terms", |map| map.sizes[0] = 96),
+        ("lines are nearer", |map| map.strides[0] -= 16),
+        ("products are nearer", |map| map.strides[1] -= 16),
+        ("a box of fewer lines", |map| map.box_sizes[1] = 32),
+        ("the other factor's tensor", |map| map.buffer = 1 - map.buffer),
+    ];
+    for (what, change) in faults {
+        let mut faulty = call.clone();
+        let Some(DeviceArgument::Map(map)) = faulty.launches[0].arguments.first_mut() else {
+            panic!("a map")
+        };
+        change(map);
+        let seen = case.judge(&faulty, &mut bench, Placing::Aligned);
+        println!("{what}: {}", seen.expect(what));
+    }
 }
 
 #[test]

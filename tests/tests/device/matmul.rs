@@ -4,6 +4,7 @@ use crate::bench::{Bench, Placing, compiled};
 use crate::support::{Numbers, Scratch, Stored, rounding};
 use crate::tensor::{difference, magnitudes, random_strides, strides, untouched};
 use dtlc_codegen::cuda::nvrtc::Architecture;
+use dtlc_emulator::DriverError;
 use dtlc_kernels::cuda::{DeviceCall, matmul};
 use dtlc_kernels::matmul::matmul as matmul_on_host;
 use dtlc_kernels::signature::{Accumulation, BatchLoop, ContractionLoop, Element, MatmulSpec, Part};
@@ -137,13 +138,25 @@ impl Case {
         Case { spec, a, b, c }
     }
 
+    /// What a call makes of the output.
+    pub fn output(
+        &self,
+        call: &DeviceCall,
+        bench: &mut Bench,
+        placing: Placing,
+    ) -> Result<Vec<u8>, DriverError> {
+        let mut buffers = [&self.a, &self.b, &self.c].map(Stored::bytes);
+        bench.run(call, &mut buffers, &[], placing)?;
+        let [.., output] = buffers;
+        Ok(output)
+    }
+
     /// The difference to the CPU's result, if there is one.
     pub fn judge(&self, call: &DeviceCall, bench: &mut Bench, placing: Placing) -> Option<String> {
-        let mut buffers = [&self.a, &self.b, &self.c].map(Stored::bytes);
-        if let Err(error) = bench.run(call, &mut buffers, &[], placing) {
-            return Some(error.to_string());
-        }
-        let found = Stored::of_bytes(self.spec.c, &buffers[2]);
+        let found = match self.output(call, bench, placing) {
+            Ok(bytes) => Stored::of_bytes(self.spec.c, &bytes),
+            Err(error) => return Some(error.to_string()),
+        };
         let mut expected = self.c.clone();
         on_host(&self.spec, &self.a, &self.b, &mut expected);
         difference(&found, &expected, &self.bounds())

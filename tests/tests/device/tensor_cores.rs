@@ -1,10 +1,10 @@
 //! Products of bf16 on the tensor cores, against the CPU's: every transpose, edge and tile size, wherever the operands begin.
 
-use crate::bench::{Bench, Placing, compiled};
+use crate::bench::{Bench, Placing, compiled, without_alternatives};
 use crate::matmul::{Batch, Case, Innermost, OPERANDS, Shape, check, plain};
 use crate::support::Numbers;
 use dtlc_codegen::cuda::nvrtc::Architecture;
-use dtlc_kernels::cuda::{DeviceLaunch, matmul};
+use dtlc_kernels::cuda::{DeviceArgument, DeviceLaunch, matmul};
 use dtlc_kernels::signature::{Accumulation, Element};
 
 /// A product of bf16 without batch.
@@ -45,12 +45,27 @@ fn every_transpose(architecture: Architecture) {
                 for (m, n, k, step, aligned) in [(72, 80, 232, 1, true), rest] {
                     let shape = plain_bf16(m, n, k);
                     let case = Case::padded(&shape, [a, b, c], step, &mut numbers);
-                    assert_eq!(alignments(&launch(&case)), [aligned; 3]);
+                    let launch = launch(&case);
+                    assert_eq!(alignments(&launch), [aligned; 3]);
+                    // Parts of chunks at the end of aligned lines arrive in bulk too.
+                    assert_eq!(launch.alternative.is_some(), aligned);
                     check(&shape, &case, &mut bench, Placing::Aligned);
+                    if aligned && architecture == Architecture::Sm90a {
+                        check_without_alternatives(&case, &mut bench);
+                    }
                 }
             }
         }
     }
+}
+
+/// Where an operand begins does not decide bits: what devices of 9.0 launch where it is between chunks gives the same as what they do elsewhere.
+fn check_without_alternatives(case: &Case, bench: &mut Bench) {
+    let call = matmul(&case.spec).expect("a valid descriptor");
+    let plain = without_alternatives(call.clone());
+    let mut output =
+        |call| case.output(call, bench, Placing::Aligned).unwrap_or_else(|error| panic!("{error}"));
+    assert!(output(&call) == output(&plain), "{:?}", case.spec);
 }
 
 /// Sizes that fall short of a tile, loops of every kind, and what becomes of the sums.
@@ -126,6 +141,66 @@ fn products_that_fill(architecture: Architecture) {
     }
 }
 
+/// Which products arrive in bulk: those of factors whose elements a map finds, by lines, terms and products.
+#[test]
+fn what_maps_describe() {
+    let mut numbers = Numbers(20);
+    let mut maps_of = |shape: &Shape, innermost: [Innermost; 3], step: usize, change: fn(&mut Case)| {
+        let mut case = Case::padded(shape, innermost, step, &mut numbers);
+        change(&mut case);
+        launch(&case).alternative.map(|launch| {
+            let maps = launch.arguments.iter().filter_map(|argument| match argument {
+                DeviceArgument::Map(map) => Some((map.sizes, map.strides)),
+                _ => None,
+            });
+            maps.collect::<Vec<_>>()
+        })
+    };
+    let mut maps = |shape: &Shape, step: usize, change| maps_of(shape, ROW_MAJOR, step, change);
+    let shape = plain_bf16(70, 67, 35);
+    let padded = vec![([35, 70, 1], [80, 128]), ([67, 35, 1], [144, 128])];
+    assert_eq!(maps(&shape, 8, |_| {}), Some(padded));
+    assert_eq!(maps(&shape, 1, |_| {}), None, "lines that start anywhere");
+    assert_eq!(maps(&Shape { contraction: vec![0], ..shape.clone() }, 8, |_| {}), None, "no terms");
+    assert_eq!(maps(&Shape { contraction: vec![4, 12], ..shape.clone() }, 8, |_| {}), None, "and two");
+    assert_eq!(maps(&shape, 8, |case| case.spec.a_row_stride = -40), None, "backwards");
+    // Two loops of which the right factor has the outer one alone: places of its products are two, of the left's six.
+    let batch = Shape { batch: vec![Batch::Both(2), Batch::OnlyA(3)], ..plain_bf16(16, 24, 32) };
+    let expected = vec![([32, 16, 6], [64, 1024]), ([24, 32, 2], [48, 1536])];
+    assert_eq!(maps(&batch, 1, |_| {}), Some(expected));
+    let loops = Shape { contraction: vec![4, 16], ..shape };
+    let one = maps_of(&loops, [Innermost::Others; 3], 1, |case| case.spec.a_row_stride = 80);
+    assert_eq!(
+        one,
+        Some(vec![([64, 70, 1], [160, 128]), ([64, 67, 1], [128, 128])]),
+        "two loops that are one"
+    );
+}
+
+/// Rings that go round, products of several loops, sums that are added, and few lines or terms: in bulk.
+#[test]
+fn products_that_arrive_in_bulk() {
+    let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
+    let mut numbers = Numbers(21);
+    let wide_output = [Element::Bf16, Element::Bf16, Element::F32];
+    let shapes = [
+        plain_bf16(1, 1, 1),
+        plain_bf16(3, 130, 500),
+        Shape { elements: wide_output, scale: -0.3, ..plain_bf16(65, 63, 509) },
+        Shape { accumulation: Accumulation::Add, ..plain_bf16(67, 70, 129) },
+        Shape { batch: vec![Batch::Both(2), Batch::OnlyA(3), Batch::OnlyB(2)], ..plain_bf16(17, 9, 66) },
+        Shape { batch: vec![Batch::Both(3)], ..plain_bf16(70, 67, 32 * 16 * 2 + 5) },
+    ];
+    for shape in shapes {
+        let innermost = [(); 3].map(|()| numbers.pick(&OPERANDS));
+        let case = Case::padded(&shape, innermost, 8, &mut numbers);
+        let call = matmul(&case.spec).expect("a valid descriptor");
+        assert!(call.launches[0].alternative.is_some(), "{shape:?}");
+        check(&shape, &case, &mut bench, Placing::Aligned);
+        check_without_alternatives(&case, &mut bench);
+    }
+}
+
 /// Tiles in an order that stays near: more than one group of rows, the last one short.
 #[test]
 fn a_product_of_many_tiles() {
@@ -186,6 +261,37 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
             }
         }
     }
+}
+
+/// Every tile in bulk, from rows of lines and of terms: for sm_90a, without warnings, which tell of products that wait for each other, and in registers.
+#[test]
+fn products_in_bulk_compile() {
+    if crate::library::nvrtc().is_none() {
+        return;
+    }
+    let [(wide, _), (large, _)] = large_shapes();
+    let shapes = [(wide, "STAGES = 4;"), (large, "STAGES = 6;"), (plain_bf16(64, 64, 64), "STAGES = 6;")];
+    for (shape, stages) in shapes {
+        for innermost in [[Innermost::Others; 3], [Innermost::Lines, Innermost::Lines, Innermost::Others]] {
+            let mut case = Case::dense(&shape, innermost, &mut Numbers(22));
+            case.spec.contraction[0].extent = 4096;
+            let call = matmul(&case.spec).expect("a valid descriptor");
+            let launch = call.launches[0].alternative.as_deref().expect("maps describe it");
+            assert!(launch.source.contains(stages));
+            let binary = compiled(launch, Architecture::Sm90a);
+            let registers = binary.report().kernels[0].registers;
+            println!("{} {innermost:?}: {registers} registers, {:?}", launch.name, instructions(&binary.ptx));
+            let ptx = binary.ptx;
+            assert!(ptx.contains("wgmma.mma_async.sync.aligned.m64n") && !ptx.contains(".local"));
+            assert!(ptx.contains("cp.async.bulk.tensor.3d") && !ptx.contains("cp.async.cg"));
+        }
+    }
+}
+
+/// How many products and bulk copies a text has, and lines of instructions.
+fn instructions(ptx: &str) -> [usize; 3] {
+    let count = |start: &str| ptx.matches(start).count();
+    [count("wgmma.mma_async"), count("cp.async.bulk"), ptx.lines().filter(|line| line.ends_with(';')).count()]
 }
 
 /// Loops of many steps, in which products of groups go on while the next are begun: the assembler must see that they may.

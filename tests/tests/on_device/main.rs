@@ -3,6 +3,7 @@
 #[path = "../../../compiler/codegen/tests/support/device.rs"]
 mod library;
 
+mod bulk;
 mod collectives;
 mod golden;
 mod graphs;

@@ -5,7 +5,7 @@
 use crate::{programs, switch};
 use dtlc_emulator::{
     Argument, CudaDriver, DevicePointer, DriverError, Emulator, Event, Graph, KernelHandle, LaunchShape,
-    MemoryInfo, ModuleHandle, ModuleImage, Stream,
+    MemoryInfo, ModuleHandle, ModuleImage, Stream, TENSOR_MAP_BYTES, TensorMap,
 };
 use dtlc_runtime::RuntimeError;
 use dtlc_runtime::program::device::DeviceSection;
@@ -273,6 +273,9 @@ impl CudaDriver for Forgetful {
     }
     fn kernel(&self, module: ModuleHandle, name: &str) -> Answer<KernelHandle> {
         self.device.kernel(module, name)
+    }
+    fn tensor_map(&self, map: &TensorMap) -> Answer<[u8; TENSOR_MAP_BYTES]> {
+        self.device.tensor_map(map)
     }
     fn launch(&self, kernel: KernelHandle, shape: LaunchShape, with: &[Argument], on: Stream) -> Answer<()> {
         self.device.launch(kernel, shape, with, on)

@@ -265,6 +265,6 @@ impl Shape {
         let (name, source) = source.finish(stem);
         let (grid, block) = ([self.blocks as u32, 1, 1], [self.threads, 1, 1]);
         let shared_bytes = self.shared_bytes as u32;
-        Ok(Some(DeviceLaunch { name, source, grid, block, shared_bytes, arguments }))
+        Ok(Some(DeviceLaunch { name, source, grid, block, shared_bytes, arguments, alternative: None }))
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! From a [`MatmulSpec`] to two factors of lines and terms and an output of rows and columns. Chooses no tiles.
 
+use super::bulk::MappedFactor;
+use crate::cuda::DeviceArgument;
 use crate::cuda::source::{Source, float, stored};
 use crate::signature::{Accumulation, Element, MatmulSpec, Orientation};
 
@@ -84,6 +86,17 @@ impl<'a> Product<'a> {
         self.spec.batch_extent() * self.rows().div_ceil(rows) * self.columns().div_ceil(columns)
     }
 
+    /// The arguments of a kernel that reads both factors and writes to the target.
+    pub(super) fn arguments(&self, target: DeviceArgument) -> Vec<DeviceArgument> {
+        self.factors.map(DeviceArgument::Pointer).into_iter().chain([target]).collect()
+    }
+
+    /// The factors as tensor maps describe them, of tiles of so many lines each; none where they can't.
+    pub(super) fn mapped_factors(&self, [rows, columns]: [usize; 2]) -> Option<[MappedFactor; 2]> {
+        let left = self.left.mapped(self.factors[0], rows)?;
+        Some([left, self.right.mapped(self.factors[1], columns)?])
+    }
+
     /// The sums of a row of one part of a product, as they lie in scratch.
     pub(super) fn part_pitch(&self) -> usize {
         self.columns().next_multiple_of(vector(Element::F32))
@@ -140,6 +153,16 @@ pub(super) enum Sums {
     Parts(usize),
 }
 
+impl Sums {
+    /// How many parts each sum has.
+    pub(super) fn parts(self) -> usize {
+        match self {
+            Sums::Whole => 1,
+            Sums::Parts(parts) => parts,
+        }
+    }
+}
+
 /// Where a kernel stores, and what.
 struct Output {
     element: Element,
@@ -191,6 +214,20 @@ impl Operand {
             }
         };
         is_aligned && are_multiples(&self.products, count)
+    }
+
+    /// As a tensor map describes it, if terms are one dimension.
+    fn mapped(&self, buffer: u32, tile_lines: usize) -> Option<MappedFactor> {
+        let mut terms = (1, 0);
+        for &(extent, stride) in self.terms.iter().filter(|(extent, _)| *extent != 1) {
+            let continues = terms.0 == 1 || terms.1 == stride * extent as isize;
+            if extent == 0 || !continues {
+                return None;
+            }
+            terms = (terms.0 * extent, stride);
+        }
+        let (lines, neighbours) = ((self.lines, self.line_stride), self.terms_are_neighbours());
+        MappedFactor::new(buffer, [lines, terms], &self.products, tile_lines, neighbours)
     }
 
     /// Whether every element is fewer than 2³¹ elements from the first.

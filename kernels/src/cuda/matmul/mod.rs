@@ -1,10 +1,12 @@
 //! Matrix products: which kernel, with which tiles.
 //!
 //! Products of two bf16 factors run on the tensor cores, all others on the ordinary ones. On those of sm_90a four warps multiply together
-//! (`wgmma`), on all others each for itself (`mma`); tiles and launches are the same. Where there are few tiles and many terms
+//! (`wgmma`), on all others each for itself (`mma`); tiles and launches are the same. Where tensor maps describe both factors, a launch for devices
+//! of 9.0 alone stands beside that, whose tiles arrive in bulk (TMA). Where there are few tiles and many terms
 //! several blocks share a tile: each makes a part of its sums, which a second launch adds up in their order. The longer of the output's unit strides
 //! runs along a tile's columns; where that is the rows' the factors change places, which makes the transposed product.
 
+mod bulk;
 mod group;
 mod layout;
 
@@ -88,7 +90,12 @@ fn on_ordinary_cores(product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec>
         threads: tiles.rows / tiles.thread_rows * (tiles.columns / tiles.thread_columns),
         shared_bytes: 0,
     };
-    shape.launch("matmul_tiles", source, product, DeviceArgument::Pointer(product.output))
+    shape.launch(
+        "matmul_tiles",
+        source,
+        product.spec,
+        product.arguments(DeviceArgument::Pointer(product.output)),
+    )
 }
 
 fn on_tensor_cores(product: &Product<'_>) -> Result<DeviceCall, InvalidSpec> {
@@ -126,7 +133,8 @@ impl TensorTiles {
     fn steps_of_part(&self, product: &Product<'_>) -> usize {
         let steps = product.spec.k().div_ceil(TENSOR_TERMS).max(1);
         let blocks_of_tile = MULTIPROCESSORS / product.tiles(self.rows, self.columns).max(1);
-        steps.div_ceil(blocks_of_tile.max(1)).max(LEAST_STEPS).min(steps)
+        // An even number, for steps that are twice as long.
+        steps.div_ceil(blocks_of_tile.max(1)).max(LEAST_STEPS).next_multiple_of(2).min(steps)
     }
 
     fn launch(
@@ -136,32 +144,37 @@ impl TensorTiles {
         steps_of_part: usize,
         target: DeviceArgument,
     ) -> Result<DeviceLaunch, InvalidSpec> {
-        let parts = match sums {
-            Sums::Whole => 1,
-            Sums::Parts(parts) => parts,
-        };
-        let source = product
-            .describe(sums)
-            .constant("int", "TILE_ROWS", self.rows)
-            .constant("int", "TILE_COLUMNS", self.columns)
-            .constant("int", "TILE_TERMS", TENSOR_TERMS)
-            .constant("int", "WARP_ROWS", self.warp_rows)
+        let source = self
+            .describe(product, sums, TENSOR_TERMS)
             .constant("int", "WARP_COLUMNS", self.warp_columns)
             .constant("int", "STAGES", self.stages)
-            .constant("int", "PARTS", parts)
             .constant("int", "STEPS_OF_PART", steps_of_part)
             .file(include_str!("../output.cuh"))
             .file(include_str!("../tensor.cuh"))
             .file(include_str!("../matmul_stages.cuh"))
             .file(&group::multipliers(self.columns))
+            .file(include_str!("../matmul_output.cuh"))
             .file(include_str!("../matmul_tensor.cu"));
         let warps = self.rows / self.warp_rows * (self.columns / self.warp_columns);
         let shape = Shape {
-            blocks: parts * product.tiles(self.rows, self.columns),
+            blocks: sums.parts() * product.tiles(self.rows, self.columns),
             threads: 32 * warps,
             shared_bytes: self.stages * TENSOR_TERMS * (self.rows + self.columns) * Element::Bf16.bytes(),
         };
-        shape.launch("matmul_tensor", source, product, target)
+        let launch = shape.launch("matmul_tensor", source, product.spec, product.arguments(target))?;
+        let alternative = bulk::launch(self, product, sums, steps_of_part, target)?.map(Box::new);
+        Ok(DeviceLaunch { alternative, ..launch })
+    }
+
+    /// What a source says of the product and of the tiles that it is made of.
+    fn describe(&self, product: &Product<'_>, sums: Sums, terms: usize) -> Source {
+        product
+            .describe(sums)
+            .constant("int", "TILE_ROWS", self.rows)
+            .constant("int", "TILE_COLUMNS", self.columns)
+            .constant("int", "TILE_TERMS", terms)
+            .constant("int", "WARP_ROWS", self.warp_rows)
+            .constant("int", "PARTS", sums.parts())
     }
 }
 
@@ -183,11 +196,10 @@ impl Shape {
         &self,
         kind: &str,
         source: Source,
-        product: &Product<'_>,
-        target: DeviceArgument,
+        spec: &MatmulSpec,
+        arguments: Vec<DeviceArgument>,
     ) -> Result<DeviceLaunch, InvalidSpec> {
         require(self.blocks <= i32::MAX as usize, "a matmul of more tiles than a launch has")?;
-        let spec = product.spec;
         let (name, source) = source.finish(&format!("{kind}_{}x{}x{}", spec.m, spec.n, spec.k()));
         Ok(DeviceLaunch {
             name,
@@ -195,7 +207,8 @@ impl Shape {
             grid: [self.blocks as u32, 1, 1],
             block: [self.threads as u32, 1, 1],
             shared_bytes: self.shared_bytes as u32,
-            arguments: product.factors.map(DeviceArgument::Pointer).into_iter().chain([target]).collect(),
+            arguments,
+            alternative: None,
         })
     }
 }

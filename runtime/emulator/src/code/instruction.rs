@@ -3,8 +3,8 @@
 use super::Slot;
 use super::kinds::{
     AddressBase, AsyncCopy, Atomic, BarrierKind, ByteFactors, Carry, Compare, Convert, FloatKind, FloatMode,
-    FloatTest, GroupProduct, HalfForm, IntegerKind, Logic, MatrixProduct, MemoryAccess, Operands,
-    PredicateRef, ShuffleKind, Sign, VoteKind, Width,
+    FloatTest, GroupProduct, HalfForm, IntegerKind, Logic, MatrixProduct, MbarrierPlace, MemoryAccess,
+    Operands, PredicateRef, ShuffleKind, Sign, TensorCopy, VoteKind, Width,
 };
 use crate::ptx::Type;
 use std::sync::Arc;
@@ -30,6 +30,7 @@ pub(crate) enum Operation {
     Memory(Memory),
     Together(Together),
     Group(Group),
+    Phase(Phase),
     Control(Control),
 }
 
@@ -261,8 +262,54 @@ pub(crate) enum Group {
     Wait {
         left: u32,
     },
+    /// `setmaxnreg`: a group gives registers back or asks for more.
+    Registers,
     /// The instruction behind this one reads or writes registers that a product of the function uses.
     Touch(Box<[Slot]>),
+}
+
+/// What is done to barriers that lie in shared memory, and the bulk copies that they wait for.
+#[derive(Clone, Debug)]
+pub(crate) enum Phase {
+    Make {
+        barrier: MbarrierPlace,
+        count: Slot,
+    },
+    End {
+        barrier: MbarrierPlace,
+    },
+    /// Expects bytes, then arrives; either may be missing.
+    Arrive {
+        barrier: MbarrierPlace,
+        bytes: Option<Slot>,
+        count: Option<Slot>,
+        /// Where the phase goes that is not over yet.
+        state: Option<Slot>,
+        /// Whether what the thread did before comes before the phase's end.
+        releases: bool,
+    },
+    /// Whether a phase is over.
+    Test {
+        barrier: MbarrierPlace,
+        of: PhaseOf,
+        to: u32,
+        /// Whether the warp waits until it is.
+        waits: bool,
+        /// Whether what comes before the phase's end comes before what the thread does next.
+        acquires: bool,
+    },
+    /// A fence behind which copies may know of barriers that were made.
+    Publish,
+    Copy(Box<TensorCopy>),
+}
+
+/// Which phase is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PhaseOf {
+    /// The current or the last one, by its parity.
+    Parity(Slot),
+    /// What an arrival has told.
+    State(Slot),
 }
 
 /// What steers.
@@ -326,6 +373,12 @@ impl From<Together> for Operation {
 impl From<Group> for Operation {
     fn from(operation: Group) -> Operation {
         Operation::Group(operation)
+    }
+}
+
+impl From<Phase> for Operation {
+    fn from(operation: Phase) -> Operation {
+        Operation::Phase(operation)
     }
 }
 

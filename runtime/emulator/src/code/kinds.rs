@@ -379,6 +379,25 @@ pub(crate) struct AsyncCopy {
     pub ignore: Option<PredicateRef>,
 }
 
+/// Where a barrier lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MbarrierPlace {
+    /// Shared, or generic for an address that must lead there.
+    pub space: Space,
+    pub base: AddressBase,
+    pub offset: i64,
+}
+
+/// `cp.async.bulk.tensor` to shared memory.
+#[derive(Clone, Debug)]
+pub(crate) struct TensorCopy {
+    pub to: (AddressBase, i64),
+    /// A generic address.
+    pub map: (AddressBase, i64),
+    pub coordinates: Box<[Slot]>,
+    pub barrier: MbarrierPlace,
+}
+
 /// Registers that are read from where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Special {

@@ -8,13 +8,13 @@ mod instruction;
 mod kinds;
 
 pub(crate) use instruction::{
-    Arithmetic, Control, Group, Instruction, Memory, Movement, Operation, Test, Together,
+    Arithmetic, Control, Group, Instruction, Memory, Movement, Operation, Phase, PhaseOf, Test, Together,
 };
 pub(crate) use kinds::{
     AddressBase, AsyncCopy, Atomic, AtomicKind, BarrierKind, ByteFactors, Carry, CarryKind, Compare, Convert,
     FloatKind, FloatMode, FloatTest, GroupProduct, HalfForm, IntegerKind, LeftFactor, Logic, Major,
-    MatrixForm, MatrixProduct, MemoryAccess, Operands, Ordering, PredicateRef, Relation, Rounding,
-    ShuffleKind, Sign, Special, VoteKind, Width,
+    MatrixForm, MatrixProduct, MbarrierPlace, MemoryAccess, Operands, Ordering, PredicateRef, Relation,
+    Rounding, ShuffleKind, Sign, Special, TensorCopy, VoteKind, Width,
 };
 
 use crate::fault::SourceLine;
@@ -48,8 +48,8 @@ pub(crate) struct Program {
     /// Kernels by name: their place in `functions`.
     pub kernels: BTreeMap<String, usize>,
     pub files: BTreeMap<u32, String>,
-    /// Whether groups of warps multiply from shared memory, so that it must be known who wrote it and how.
-    pub has_group_products: bool,
+    /// Whether groups of warps multiply from shared memory or bulk copies go there, so that it must be known who wrote it and how.
+    pub has_async_proxy: bool,
 }
 
 /// A stretch of shared memory that accesses must not leave.

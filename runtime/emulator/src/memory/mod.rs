@@ -1,9 +1,11 @@
 //! Memory as a GPU has it, with a shadow that knows which bytes were written, and who else touched them.
 
+mod barriers;
 mod bits;
 mod global;
 mod history;
 mod local;
+mod mbarrier;
 mod products;
 mod race;
 mod shared;
@@ -12,6 +14,7 @@ pub(crate) use global::{GlobalMemory, Rule};
 pub use history::StreamCheck;
 pub(crate) use history::{Author, Unordered};
 pub(crate) use local::LocalMemory;
+pub(crate) use race::Clock;
 pub use shared::RaceCheck;
 pub(crate) use shared::SharedMemory;
 

@@ -1,5 +1,5 @@
-//! What products of groups of warps ask of shared memory: who wrote a byte and whether a fence published it, and which bytes products
-//! under way read. Kept only where a program has such products.
+//! What products of groups of warps and bulk copies ask of shared memory: who wrote a byte and whether a fence published it, and which bytes
+//! products under way read. Kept only where a program has either.
 //!
 //! `fence.proxy.async` publishes what all lanes of its warp wrote before. One that only a part of a warp runs publishes nothing here, nor
 //! does one by a warp that reads what another wrote.
@@ -55,12 +55,27 @@ impl ProductShadow {
         Ok(())
     }
 
+    /// Refuses bytes that a thread wrote with no fence behind.
+    fn published(&self, at: usize, bytes: usize, address: u64) -> Result<(), Fault> {
+        let open = |writer: &&u32| **writer != 0 && **writer >> 5 == self.fences[(**writer & 31) as usize];
+        match self.writers[at..at + bytes].iter().find(open) {
+            Some(writer) => Err(Box::new(FaultKind::NotPublished { address, writer: writer & 31 })),
+            None => Ok(()),
+        }
+    }
+
+    /// A bulk copy is to write.
+    pub fn begin_copy(&mut self, at: usize, bytes: usize, address: u64) -> Result<(), Fault> {
+        self.published(at, bytes, address)?;
+        self.write(at, bytes, address)?;
+        // It is in no need of a fence.
+        self.writers[at..at + bytes].fill(0);
+        Ok(())
+    }
+
     /// A product begins to read a chunk.
     pub fn begin_read(&mut self, at: usize, address: u64) -> Result<(), Fault> {
-        let open = |writer: &&u32| **writer != 0 && **writer >> 5 == self.fences[(**writer & 31) as usize];
-        if let Some(writer) = self.writers[at..at + CHUNK].iter().find(open) {
-            return Err(Box::new(FaultKind::NotPublished { address, writer: writer & 31 }));
-        }
+        self.published(at, CHUNK, address)?;
         self.readers[at / CHUNK] += 1;
         Ok(())
     }

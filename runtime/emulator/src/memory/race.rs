@@ -16,6 +16,19 @@ const WARPS: usize = 32;
 /// Numbers of events end here; then the shadow starts anew. Five bits of a word are the lane.
 const MOST_EVENTS: u32 = 1 << 26;
 
+/// For each warp, up to which of its times all has happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clock([u32; WARPS]);
+
+impl Clock {
+    /// Takes over what another clock knows.
+    pub fn join(&mut self, other: &Clock) {
+        for (own, theirs) in self.0.iter_mut().zip(&other.0) {
+            *own = (*own).max(*theirs);
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Event {
     warp: u32,
@@ -40,7 +53,7 @@ pub(crate) struct RaceChecker {
     sets: Vec<Vec<Event>>,
     first_set: u32,
     /// For each warp, up to which of each other's times it comes later.
-    clocks: Vec<[u32; WARPS]>,
+    clocks: Vec<Clock>,
     times: [u32; WARPS],
     syncs: [u32; WARPS],
     current: Event,
@@ -63,7 +76,7 @@ impl RaceChecker {
             first_event: 1,
             sets: Vec::new(),
             first_set: 1,
-            clocks: vec![[0; WARPS]; WARPS],
+            clocks: vec![Clock::default(); WARPS],
             times: [1; WARPS],
             syncs: [0; WARPS],
             current: nothing,
@@ -120,21 +133,31 @@ impl RaceChecker {
     /// from now on.
     pub fn order(&mut self, early: u32, waiting: u32) {
         let members = |mask: u32| (0..WARPS).filter(move |warp| mask >> warp & 1 == 1);
-        let mut joined = [0; WARPS];
+        let mut joined = Clock::default();
         for warp in members(early | waiting) {
-            for (all, own) in joined.iter_mut().zip(&self.clocks[warp]) {
-                *all = (*all).max(*own);
-            }
+            joined.join(&self.clocks[warp]);
             let late = u32::from(waiting >> warp & 1 == 0);
-            joined[warp] = joined[warp].max(self.times[warp] - late);
+            joined.0[warp] = joined.0[warp].max(self.times[warp] - late);
         }
         for warp in members(waiting) {
             self.times[warp] += 1;
             self.syncs[warp] += 1;
-            for (own, all) in self.clocks[warp].iter_mut().zip(&joined) {
-                *own = (*own).max(*all);
-            }
+            self.clocks[warp].join(&joined);
         }
+    }
+
+    /// What a warp did up to now and what comes before that; what it does from now on is not covered.
+    pub fn release(&mut self, warp: u32) -> Clock {
+        let index = warp as usize % WARPS;
+        let mut clock = self.clocks[index];
+        clock.0[index] = self.times[index];
+        self.arrive(warp);
+        clock
+    }
+
+    /// What a warp does from now on comes after what the clock says.
+    pub fn acquire(&mut self, warp: u32, clock: &Clock) {
+        self.clocks[warp as usize % WARPS].join(clock);
     }
 
     /// A barrier of a warp.
@@ -143,7 +166,7 @@ impl RaceChecker {
     }
 
     fn before(&self, other: &Event) -> bool {
-        self.clocks[self.current.warp as usize % WARPS][other.warp as usize % WARPS] >= other.time
+        self.clocks[self.current.warp as usize % WARPS].0[other.warp as usize % WARPS] >= other.time
     }
 
     /// The other event, where it wrote the byte and nothing puts it before this access.
@@ -155,7 +178,7 @@ impl RaceChecker {
         }
         let other = self.events.get(event as usize)?;
         let all_lanes = if other.warp == self.current.warp {
-            other.syncs < self.current.syncs
+            other.syncs < self.current.syncs || self.before(other)
         } else {
             self.before(other)
         };

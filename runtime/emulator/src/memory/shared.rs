@@ -4,11 +4,16 @@
 use super::Fault;
 use super::POISON;
 use super::bits::Bits;
+use super::mbarrier::Mbarrier;
 use super::products::ProductShadow;
-use super::race::RaceChecker;
+use super::race::{Clock, RaceChecker};
 use crate::code::{Ordering, SharedRegion};
-use crate::fault::{Access, FaultKind};
+use crate::fault::{Access, FaultKind, MbarrierFault};
 use crate::ptx::Space;
+use std::collections::BTreeMap;
+
+/// Bytes of a barrier that lies here.
+pub(super) const MBARRIER_BYTES: usize = 8;
 
 /// A variable, and where its bytes begin in the backing store.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +29,12 @@ pub(crate) struct SharedMemory {
     bytes: Vec<u8>,
     written: Bits,
     pending: Bits,
-    /// Copies under way.
+    /// Copies under way and barriers, whose bytes are pending too.
     copies: usize,
+    /// By address.
+    pub(super) barriers: BTreeMap<u64, Mbarrier>,
+    /// Phases of barriers that are over.
+    pub(super) phases: u64,
     races: Option<RaceChecker>,
     products: Option<ProductShadow>,
 }
@@ -58,12 +67,14 @@ impl SharedMemory {
             written: Bits::none(length),
             pending: Bits::none(length),
             copies: 0,
+            barriers: BTreeMap::new(),
+            phases: 0,
             races,
             products: None,
         }
     }
 
-    /// The same, for a program with products of groups.
+    /// The same, for a program with products of groups or bulk copies.
     pub fn with_products(self) -> SharedMemory {
         SharedMemory { products: Some(ProductShadow::new(self.bytes.len())), ..self }
     }
@@ -73,6 +84,7 @@ impl SharedMemory {
         self.written.clear();
         self.pending.clear();
         self.copies = 0;
+        self.barriers.clear();
         if let Some(products) = &mut self.products {
             products.clear();
         }
@@ -227,7 +239,17 @@ impl SharedMemory {
         if self.pending.none_of(at, bytes) {
             return Box::new(FaultKind::Uninitialised { space: Space::Shared, address, bytes });
         }
-        Box::new(FaultKind::CopyNotAwaited { address, access: Access::Read })
+        self.not_yet(address, bytes, Access::Read)
+    }
+
+    /// Why pending bytes can't be accessed.
+    #[cold]
+    fn not_yet(&self, address: u64, bytes: usize, access: Access) -> Fault {
+        let before = self.barriers.range(..address + bytes as u64).next_back();
+        match before.filter(|(at, _)| **at + MBARRIER_BYTES as u64 > address) {
+            Some((at, _)) => Box::new(FaultKind::Mbarrier { address: *at, fault: MbarrierFault::InUse }),
+            None => Box::new(FaultKind::CopyNotAwaited { address, access }),
+        }
     }
 
     /// Writes what a lane stores.
@@ -249,7 +271,7 @@ impl SharedMemory {
         if self.copies == 0 || self.pending.none_of(at, bytes) {
             return Ok(());
         }
-        Err(Box::new(FaultKind::CopyNotAwaited { address, access: Access::Write }))
+        Err(self.not_yet(address, bytes, Access::Write))
     }
 
     /// Reads, changes and writes: an atomic operation.
@@ -299,5 +321,67 @@ impl SharedMemory {
             races.write(lane, at, value.len(), address, |_| true)?;
         }
         Ok(())
+    }
+
+    /// A bulk copy to here begins: what threads wrote there must be published.
+    pub(super) fn begin_published_copy(
+        &mut self,
+        lane: u32,
+        address: u64,
+        bytes: usize,
+    ) -> Result<(), Fault> {
+        let at = self.locate(address, bytes, Access::Write)?;
+        self.not_pending(at, address, bytes)?;
+        if let Some(races) = &mut self.races {
+            races.write(lane, at, bytes, address, |_| false)?;
+        }
+        if let Some(products) = &mut self.products {
+            products.begin_copy(at, bytes, address)?;
+        }
+        self.written.remove(at, bytes);
+        self.pending.insert(at, bytes);
+        self.copies += 1;
+        Ok(())
+    }
+
+    /// A bulk copy is there. Its write counts from when it began.
+    pub(super) fn end_bulk_copy(&mut self, address: u64, value: &[u8]) -> Result<(), Fault> {
+        let at = self.locate(address, value.len(), Access::Write)?;
+        self.pending.remove(at, value.len());
+        self.copies = self.copies.saturating_sub(1);
+        self.written.insert(at, value.len());
+        self.bytes[at..at + value.len()].copy_from_slice(value);
+        Ok(())
+    }
+
+    /// Pending bytes are given up.
+    pub(super) fn give_up(&mut self, lane: u32, address: u64, bytes: usize) -> Result<(), Fault> {
+        let at = self.locate(address, bytes, Access::Write)?;
+        self.pending.remove(at, bytes);
+        self.copies = self.copies.saturating_sub(1);
+        match &mut self.races {
+            Some(races) => races.write(lane, at, bytes, address, |_| false),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that a lane uses pending bytes for what they are.
+    pub(super) fn read_beside(&mut self, lane: u32, address: u64, bytes: usize) -> Result<(), Fault> {
+        let at = self.locate(address, bytes, Access::Read)?;
+        match &mut self.races {
+            Some(races) => races.read(lane, at, bytes, address),
+            None => Ok(()),
+        }
+    }
+
+    /// What a warp did up to now, and what comes before that.
+    pub fn release(&mut self, warp: u32) -> Clock {
+        self.races.as_mut().map_or_else(Clock::default, |races| races.release(warp))
+    }
+
+    pub fn acquire(&mut self, warp: u32, clock: &Clock) {
+        if let Some(races) = &mut self.races {
+            races.acquire(warp, clock);
+        }
     }
 }

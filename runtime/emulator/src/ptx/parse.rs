@@ -445,6 +445,12 @@ impl<'a> Parser<'a> {
         loop {
             let negative = match (self.peek(), self.ahead(1)) {
                 (Some(Token::Mark(b']')), _) => break,
+                (Some(Token::Mark(b',')), Some(Token::Mark(b'{'))) => {
+                    self.at += 2;
+                    let coordinates = self.operands_until(b'}')?;
+                    self.expect(b']')?;
+                    return Ok(Operand::Tensor(address, coordinates));
+                }
                 (Some(Token::Mark(b'+')), Some(Token::Mark(b'-'))) => {
                     self.at += 2;
                     true

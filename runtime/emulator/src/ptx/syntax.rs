@@ -171,6 +171,8 @@ pub enum Operand {
     List(Vec<Operand>),
     /// `[base + offset]`.
     Address(Address),
+    /// `[base + offset, {a, b}]`: a box of a tensor.
+    Tensor(Address, Vec<Operand>),
     /// `a|b`.
     Pair(Box<Operand>, Box<Operand>),
 }

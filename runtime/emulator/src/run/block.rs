@@ -49,7 +49,7 @@ pub(crate) fn launch(launch: Launch<'_>) -> Result<u64, Box<LaunchFault>> {
     let dynamic = SharedRegion { base: 0, bytes: u64::from(shape.shared_bytes) };
     let regions = std::iter::once(dynamic).filter(|region| region.bytes > 0);
     let shared = SharedMemory::new(regions.chain(code.shared.iter().copied()), launch.races);
-    let shared = if launch.program.has_group_products { shared.with_products() } else { shared };
+    let shared = if launch.program.has_async_proxy { shared.with_products() } else { shared };
     let mut warps = warps_of(shape);
     let meetings = Meetings::default();
     let mut executor = Executor { launch, shared, block: [0; 3], spent: 0, arrived: [0; 16], meetings };
@@ -101,6 +101,10 @@ impl Executor<'_> {
         loop {
             let mut ran = false;
             for warp in warps.iter_mut() {
+                if matches!(&warp.status, Status::Polling(polling) if polling.phases != self.shared.phases())
+                {
+                    warp.status = Status::Ready;
+                }
                 if matches!(warp.status, Status::Ready) {
                     ran = true;
                     if let Err(thrown) = self.run_warp(warp, TURN) {
@@ -109,7 +113,8 @@ impl Executor<'_> {
                 }
             }
             if warps.iter().all(|warp| matches!(warp.status, Status::Done)) {
-                return self.incomplete_group(warps).map_or(Ok(()), Err);
+                let incomplete = self.incomplete_group(warps);
+                return incomplete.or_else(|| self.copy_left(warps)).map_or(Ok(()), Err);
             }
             let opened = self.open_barriers(warps);
             if !ran && !opened {
@@ -125,7 +130,23 @@ impl Executor<'_> {
         Some(self.fault(warp, Thrown { lane: 0, kind }))
     }
 
+    /// The fault of a bulk copy that nobody has waited for.
+    fn copy_left(&self, warps: &[Warp]) -> Option<Box<LaunchFault>> {
+        let kind = FaultKind::CopyLeft { address: self.shared.unseen_copy()? };
+        Some(self.fault(warps.first()?, Thrown { lane: 0, kind }))
+    }
+
     fn deadlock(&self, warps: &[Warp]) -> Box<LaunchFault> {
+        let polling = warps.iter().filter_map(|warp| match warp.status {
+            Status::Polling(polling) => Some((warp, polling.lane, self.open_phase(polling))),
+            Status::Ready | Status::Waiting(_) | Status::Done => None,
+        });
+        // Those that lack arrivals may lack those of a warp that waits for bytes.
+        let first =
+            polling.min_by_key(|(.., kind)| !matches!(kind, FaultKind::PhaseOpen { arrivals: 0, .. }));
+        if let Some((warp, lane, kind)) = first {
+            return self.fault(warp, Thrown { lane, kind });
+        }
         let waits = |warp: &&Warp| matches!(warp.status, Status::Waiting(_));
         let waiting = warps.iter().filter(waits).count() as u32;
         let kind = FaultKind::Deadlock { waiting, ended: warps.len() as u32 - waiting };

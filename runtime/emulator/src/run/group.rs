@@ -144,12 +144,14 @@ impl Executor<'_> {
                 if mask == warp.alive() {
                     self.shared.publish(warp.index);
                 }
+                self.shared.publish_barriers(warp.index, mask);
                 return Ok(());
             }
             Group::Touch(slots) => return touch(warp, mask, slots),
-            Group::Fence | Group::Commit | Group::Wait { .. } | Group::Product(_) => {}
+            Group::Fence | Group::Commit | Group::Wait { .. } | Group::Product(_) | Group::Registers => {}
         }
-        whole_warp("wgmma", mask)?;
+        let opcode = if matches!(operation, Group::Registers) { "setmaxnreg" } else { "wgmma" };
+        whole_warp(opcode, mask)?;
         match operation {
             Group::Fence => {
                 self.come(warp, (line, [0; 3]))?;
@@ -170,6 +172,7 @@ impl Executor<'_> {
                 }
             }
             Group::Product(product) => self.begin_product(warp, line, product)?,
+            Group::Registers => self.come(warp, (line, [0; 3]))?,
             Group::Publish | Group::Touch(_) => {}
         }
         Ok(())

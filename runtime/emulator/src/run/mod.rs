@@ -18,6 +18,7 @@ mod half;
 mod integer;
 mod lanes;
 mod matrix;
+mod phases;
 mod span;
 mod step;
 mod warp;

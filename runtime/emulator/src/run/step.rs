@@ -45,6 +45,12 @@ impl Executor<'_> {
                 Operation::Memory(operation) => self.memory(warp, instruction.line, mask, operation)?,
                 Operation::Group(operation) => self.group(warp, instruction.line, mask, operation)?,
                 Operation::Together(operation) => self.together(warp, mask, operation)?,
+                Operation::Phase(operation) => {
+                    self.phase(warp, instruction.line, mask, operation)?;
+                    if !matches!(warp.status, Status::Ready) {
+                        return Ok(());
+                    }
+                }
             }
             next(warp);
         }

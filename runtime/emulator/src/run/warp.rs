@@ -4,6 +4,7 @@
 use super::copies::Copies;
 use super::group::Products;
 use super::lanes::File;
+use super::phases::Polling;
 use crate::code::{BarrierKind, Code, PredicateRef, SLOT_WORDS, Slot};
 use crate::memory::LocalMemory;
 
@@ -95,6 +96,8 @@ pub(super) struct Waiting {
 pub(super) enum Status {
     Ready,
     Waiting(Waiting),
+    /// For a phase of a barrier in shared memory.
+    Polling(Polling),
     Done,
 }
 

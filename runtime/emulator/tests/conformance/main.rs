@@ -13,6 +13,7 @@ mod integers;
 mod lanes;
 mod matrices;
 mod memory;
+mod phases;
 mod refusals;
 
 use dtlc_emulator::{Argument, LaunchShape};

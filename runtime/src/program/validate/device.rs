@@ -3,7 +3,9 @@
 //! What it can't check is the code itself, as with machine code.
 
 use super::{BYTES_LIMIT, Check, OPERAND_LIMIT, Program, require};
-use crate::program::device::{DeviceCall, DeviceSection, Launch, LaunchArgument, Work};
+use crate::device::tensor_map;
+use crate::program::device::{Alternative, DeviceCall, DeviceSection, Launch, LaunchArgument, Work};
+use dtlc_emulator::DevicePointer;
 use std::collections::BTreeSet;
 
 /// The most of each that any device takes.
@@ -11,6 +13,13 @@ const GRID_LIMITS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const BLOCK_LIMITS: [u32; 3] = [1024, 1024, 64];
 const BLOCK_THREADS_LIMIT: u64 = 1024;
 const SHARED_LIMIT: u32 = 227 << 10;
+
+/// Which devices run a launch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    OnAll,
+    OnSome,
+}
 
 impl Program {
     pub(super) fn check_device(&self) -> Check {
@@ -33,11 +42,22 @@ impl Program {
         let operands = call.work.operands(self);
         let [pointers, integers] = operands.ok_or("a device call performs a kernel that does not exist")?;
         require(call.scratch_bytes <= BYTES_LIMIT, || "a device call needs impossibly much scratch".into())?;
-        for launch in &call.launches {
+        let mut replaced = BTreeSet::new();
+        for Alternative { position, .. } in &call.alternatives {
+            require((*position as usize) < call.launches.len() && replaced.insert(position), || {
+                "an alternative is for no launch, or for one that has another".into()
+            })?;
+        }
+        let alternatives = call.alternatives.iter().map(|it| (&it.launch, Runs::OnSome));
+        for (launch, runs) in call.launches.iter().map(|it| (it, Runs::OnAll)).chain(alternatives) {
             let function = section.functions.get(launch.function as usize);
             let function = function.ok_or("a launch is of a device function that does not exist")?;
             let fault = |reason: String| format!("device function `{}`: {reason}", function.name);
             check_shape(launch).map_err(fault)?;
+            let on_some = section.modules[function.module as usize].capability.is_some();
+            require(on_some == (runs == Runs::OnSome), || {
+                fault("is for other devices than its launch".into())
+            })?;
             require(launch.arguments.len() <= OPERAND_LIMIT, || fault("takes too many arguments".into()))?;
             for argument in &launch.arguments {
                 let inside = match *argument {
@@ -45,6 +65,12 @@ impl Program {
                     LaunchArgument::Integer(number) => number < integers,
                     LaunchArgument::Scratch(byte) => byte < call.scratch_bytes,
                     LaunchArgument::Constant(_) => true,
+                    LaunchArgument::Map(map) => {
+                        tensor_map(&map, DevicePointer(0))
+                            .check()
+                            .map_err(|error| fault(error.to_string()))?;
+                        map.buffer < pointers && runs == Runs::OnSome
+                    }
                 };
                 require(inside, || fault(format!("takes {argument:?}, which there is not")))?;
             }

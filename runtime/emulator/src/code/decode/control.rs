@@ -26,7 +26,7 @@ impl Decoder<'_> {
             "trap" | "brkpt" => self.push(Control::Trap),
             "bar" | "barrier" => self.barrier(words, operands)?,
             // Waiting and hints: an emulated warp has nothing to gain from them.
-            "nanosleep" | "pmevent" | "griddepcontrol" | "setmaxnreg" => {
+            "nanosleep" | "pmevent" | "griddepcontrol" => {
                 words.take_rest();
                 self.push(Operation::Nothing);
             }

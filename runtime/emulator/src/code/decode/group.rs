@@ -41,6 +41,10 @@ fn names(operands: &[Operand], visit: &mut impl FnMut(&str)) {
             Operand::Name(name) | Operand::Not(name) => visit(name),
             Operand::Vector(parts) | Operand::List(parts) => names(parts, visit),
             Operand::Address(address) => address.base.iter().for_each(|name| visit(name)),
+            Operand::Tensor(address, coordinates) => {
+                address.base.iter().for_each(|name| visit(name));
+                names(coordinates, visit);
+            }
             Operand::Pair(first, second) => {
                 names(std::slice::from_ref(first), visit);
                 names(std::slice::from_ref(second), visit);
@@ -86,8 +90,10 @@ impl Decoder<'_> {
     }
 
     pub(super) fn group_opcode(&mut self, words: &mut Words<'_>, operands: &[Operand]) -> Decoded<bool> {
-        if words.base != "wgmma" {
-            return Ok(false);
+        match words.base {
+            "wgmma" => {}
+            "setmaxnreg" => return self.register_count(words, operands).map(|()| true),
+            _ => return Ok(false),
         }
         let what = words.expect(&[("fence", 0), ("commit_group", 1), ("wait_group", 2), ("mma_async", 3)])?;
         words.expect(&[("sync", ())])?;
@@ -103,6 +109,22 @@ impl Decoder<'_> {
             _ => self.group_product(words, operands)?,
         }
         Ok(true)
+    }
+
+    /// How many registers a thread has: what there must be for the code behind, which the assembler sees to. Here only that the group agrees.
+    fn register_count(&mut self, words: &mut Words<'_>, operands: &[Operand]) -> Decoded<()> {
+        words.expect(&[("inc", ()), ("dec", ())])?;
+        words.expect(&[("sync", ())])?;
+        words.expect(&[("aligned", ())])?;
+        words.expect(&[("u32", ())])?;
+        let [count] = self.exactly(operands)?;
+        let count = self.immediate(count)?;
+        if !(24..=256).contains(&count) || count % 8 != 0 {
+            return self
+                .fail(format!("`setmaxnreg` of {count} registers; it takes multiples of 8 from 24 to 256"));
+        }
+        self.push(Group::Registers);
+        Ok(())
     }
 
     fn group_product(&mut self, words: &mut Words<'_>, operands: &[Operand]) -> Decoded<()> {

@@ -84,6 +84,7 @@ impl Decoder<'_> {
             "cp" => self.copy(words, operands)?,
             "ldmatrix" | "stmatrix" => self.matrix_access(words, operands)?,
             "fence" if words.peek() == Some("proxy") => self.proxy_fence(words),
+            "fence" if words.peek() == Some("mbarrier_init") => self.barrier_fence(words)?,
             "membar" | "fence" | "prefetch" | "prefetchu" | "applypriority" | "discard" => {
                 words.take_rest();
                 self.push(Operation::Nothing);
@@ -209,6 +210,9 @@ impl Decoder<'_> {
 
     fn copy(&mut self, words: &mut Words<'_>, operands: &[Operand]) -> Decoded<()> {
         words.expect(&[("async", ())])?;
+        if words.take("bulk") {
+            return self.bulk_copy(words, operands);
+        }
         if words.take("commit_group") {
             self.push(Memory::AsyncCommit);
             return Ok(());

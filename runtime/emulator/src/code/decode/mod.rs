@@ -10,6 +10,7 @@ mod lanes;
 mod memory;
 mod moves;
 mod operands;
+mod phases;
 mod words;
 
 use super::instruction::{Control, Operation};
@@ -47,8 +48,9 @@ pub(crate) fn decode(module: &Module, addresses: &HashMap<String, u64>) -> Decod
         code.shared.extend(shared_by_all.iter().chain(&of_calls));
         code.shared.sort_by_key(|region| region.base);
     }
-    let has_group_products = functions.iter().flat_map(|code| &code.instructions).any(group::is_product);
-    Ok(Program { functions, kernels, files: module.files.clone(), has_group_products })
+    let mut instructions = functions.iter().flat_map(|code| &code.instructions);
+    let has_async_proxy = instructions.any(|one| group::is_product(one) || phases::is_copy(one));
+    Ok(Program { functions, kernels, files: module.files.clone(), has_async_proxy })
 }
 
 fn with_bodies(module: &Module) -> impl Iterator<Item = &Function> {
@@ -310,6 +312,7 @@ impl Decoder<'_> {
             || self.memory_opcode(&mut words, operands)?
             || self.lane_opcode(&mut words, operands)?
             || self.group_opcode(&mut words, operands)?
+            || self.phase_opcode(&mut words, operands)?
             || self.control_opcode(&mut words, operands)?;
         if !known {
             return self.fail(format!("the opcode `{}` is not known to the emulator", raw.opcode));

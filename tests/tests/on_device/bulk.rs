@@ -1,0 +1,99 @@
+//! A compiled program on devices of 9.0, whose products' tiles arrive in bulk: as part of a graph, within a rounding of what older devices
+//! compute.
+
+use crate::library::nvrtc;
+use dtlc::pipeline::{Mode, Stage, compile};
+use dtlc_codegen::cuda::nvrtc::Architecture;
+use dtlc_codegen::device::add_device_code;
+use dtlc_emulator::{Emulator, EmulatorOptions};
+use dtlc_lang::{Loaded, Options as Choice, PlanChoice};
+use dtlc_runtime::program::Program;
+use dtlc_runtime::program::device::Work;
+use dtlc_runtime::session::{Graphs, Options, Session};
+use dtlc_runtime::tensor::HostTensor;
+use dtlc_tests::backend::reread;
+use dtlc_tests::golden::relative_error;
+use std::sync::Arc;
+
+const SOURCE: &str = "
+model M {
+  dims B, S, D = 40, F = 72
+  param up: [D, F]
+  param down: [F, D]
+
+  fn loss(x: f32[B, S, D]) -> (f32[], f32[B, S, D]) {
+    let y = dot[F](dot[D](float(x), up), down)
+    (mean(f32(y)), f32(y))
+  }
+}
+
+plan one for M {
+  batch { seq 24, global 2 }
+  precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }
+}
+";
+
+/// The program, with machine code for sm_90a and so with what only its devices run.
+fn program(nvrtc: &dtlc_codegen::cuda::nvrtc::Nvrtc) -> Program {
+    let nothing = |_: &str, _: &[&str]| Loaded::Missing;
+    let choice = Choice { plan: PlanChoice::Named("one".to_owned()), overrides: Vec::new() };
+    let typed =
+        dtlc_lang::compile(&nothing, "case.dtl", SOURCE.as_bytes(), &choice).expect("it is well typed");
+    let compilation = compile(&typed, Mode::Gradients, Stage::Program).expect("it compiles");
+    let mut assembled = compilation.assembled.expect("the last stage was asked for");
+    add_device_code(&mut assembled, nvrtc, &[Architecture::Sm90a]).unwrap_or_else(|error| panic!("{error}"));
+    reread(&assembled).expect("it reads back")
+}
+
+#[test]
+fn products_arrive_in_bulk_in_a_graph() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let mut program = program(nvrtc);
+    let section = program.device.as_ref().expect("there is code");
+    let products: Vec<_> = section.calls.iter().filter(|call| matches!(call.work, Work::Matmul(_))).collect();
+    assert!(products.len() >= 4, "{} products", products.len());
+    assert!(
+        products.iter().all(|call| call.alternatives.len() == 1),
+        "a product that does not arrive in bulk"
+    );
+
+    let (expected, _) = steps(&program, (8, 0), Graphs::Record).expect("it runs");
+    let (found, none) = steps(&program, (9, 0), Graphs::Never).expect("it runs");
+    let (replayed, graphs) = steps(&program, (9, 0), Graphs::Record).expect("it runs");
+    assert!(found == replayed, "a graph computes something else");
+    assert_eq!((none, graphs), (0, 2), "all steps but the first are one graph");
+    for (expected, found) in expected.iter().zip(&found) {
+        // Sums in another order may round the other way, to bf16.
+        let error = relative_error(expected, found);
+        assert!(error < 1.0 / 256.0, "off by {error}");
+    }
+
+    let only = program.device.iter_mut().flat_map(|section| &mut section.modules);
+    for module in only.filter(|module| module.capability == Some([9, 0])) {
+        assert!(module.ptx.contains("bar.sync 1, 128;"));
+        module.ptx = module.ptx.replace("bar.sync 1, 128;", "trap;");
+    }
+    steps(&program, (8, 0), Graphs::Record).expect("older devices don't run it");
+    let error = steps(&program, (9, 0), Graphs::Record).expect_err("it is what 9.0 runs");
+    assert!(error.contains("kernel `matmul_bulk_") && error.contains("a trap"), "{error}");
+}
+
+/// All outputs of three steps, and how many graphs were launched.
+fn steps(program: &Program, capability: (u32, u32), graphs: Graphs) -> Result<(Vec<Vec<f32>>, u64), String> {
+    let device = Arc::new(Emulator::new(EmulatorOptions { capability, ..EmulatorOptions::default() }));
+    let options = Options { graphs, ..Options::default() };
+    let mut session = Session::start_on(device.clone(), program.clone(), options).expect("it starts");
+    session.initialise(3).expect("it starts");
+    let shape = session.program().inputs[0].layout.global_shape();
+    let count: u64 = shape.iter().product();
+    let values: Vec<f32> = (0..count).map(|index| (index % 101) as f32 / 100.0 - 0.5).collect();
+    let name = session.program().inputs[0].name.clone();
+    session.set_input(&name, &HostTensor::from_f32(&shape, &values)).expect("it fits");
+    let mut found = Vec::new();
+    for step in 1..=3 {
+        session.step(step, 7).map_err(|error| error.to_string())?;
+        let outputs = session.program().outputs.iter();
+        found.extend(outputs.map(|output| session.output(output).expect("it can be read").to_f32()));
+    }
+    Ok((found, device.graph_launches()))
+}
