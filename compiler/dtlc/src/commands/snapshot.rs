@@ -1,7 +1,7 @@
 //! `dtlc snapshot`: a stage's text against the file beside the source.
 //!
-//! A snapshot holds what a step computes. Source positions stand in it in the reasons for what moves only: elsewhere a
-//! line that moves is no change.
+//! A snapshot holds what a step computes. Source positions stand in it in the reasons for what moves only, with files as they are named beside
+//! this one: elsewhere a line that moves is no change.
 
 use crate::cli::Snapshot;
 use crate::commands::emit::{name, stage_text};
@@ -47,7 +47,7 @@ fn compare(
     let snapshot = snapshot_path(path, plan, &name(arguments.stage));
     let choice = plan.map_or(PlanChoice::None, |plan| PlanChoice::Named(plan.to_owned()));
     let options = Options { plan: choice, overrides: Vec::new() };
-    let new = stage_text(source, &options, arguments.stage, None, Detail::Step)?;
+    let new = from_beside(path, &stage_text(source, &options, arguments.stage, None, Detail::Step)?);
     let old = if snapshot.exists() { Some(files::read(&snapshot)?) } else { None };
     let state = match &old {
         Some(old) if *old == new.as_bytes() => "same",
@@ -72,6 +72,14 @@ fn compare(
         output.text(&format!("{shown}: new, {} lines; `--accept` writes it\n", new.lines().count()))?;
     }
     Ok(state != "same" && !accepted)
+}
+
+/// A stage's text whose reasons name files as one names them in the file's own folder: from wherever it is asked for, a snapshot is the same.
+fn from_beside(path: &Path, text: &str) -> String {
+    match path.parent().and_then(Path::to_str) {
+        None | Some("") => text.to_owned(),
+        Some(folder) => text.replace(&format!("({}/", folder.trim_end_matches('/')), "("),
+    }
 }
 
 /// Looks for snapshots of this stage whose plan the file no longer has; whether there are some that were not deleted.

@@ -196,6 +196,17 @@ fn snapshots_show_a_change_until_it_is_accepted() {
     dtlc.expect(0, &["snapshot", "tiny.dtl", "--accept"]);
     dtlc.expect(0, &["snapshot", "tiny.dtl"]);
 
+    // The folder that one stands in is no part of it.
+    let folder = dtlc.folder.path().to_owned();
+    let (name, path) = (folder.file_name().expect("a name"), folder.join("tiny.dtl"));
+    let beside = std::path::Path::new("..").join(name).join("tiny.dtl");
+    for path in [path, beside] {
+        let seen = dtlc.expect(0, &["snapshot", path.to_str().expect("a path")]).stdout;
+        assert_eq!(seen, "", "{}", path.display());
+    }
+    let held = std::fs::read_to_string(dtlc.path("tiny.dtl.tp2.sharded.snap")).expect("a snapshot");
+    assert!(held.contains("(tiny.dtl:"), "{held}");
+
     // A plan that has another name: its old snapshot is told of, and others' files are nobody's business.
     dtlc.write("other.dtl.tp2.sharded.snap", "");
     dtlc.write("tiny.dtl.notes.sharded.snap", "My own notes.");
