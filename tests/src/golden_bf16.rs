@@ -10,7 +10,7 @@ use crate::backend::{Start, on_cpu};
 use crate::chain::{Mode, compile_text};
 use crate::golden::{Golden, file, start, step};
 use dtlc::pipeline::Compilation;
-use dtlc::verification::rounding::Interpreted;
+use dtlc::verification::rounding::{Interpreted, STUDENT};
 use dtlc_codegen::assemble::Assembled;
 use dtlc_ir::interpret::Rounding;
 use dtlc_runtime::tensor::HostTensor;
@@ -18,9 +18,6 @@ use indexmap::IndexMap;
 
 /// Samples of rounding by chance.
 const SAMPLES: u64 = 3;
-/// A normal error is larger than so many times the root mean square of three others once in a thousand (Student's t, three degrees
-/// of freedom, both sides).
-const STUDENT: f64 = 12.924;
 /// What is put into each plan.
 const PRECISION: &str = "precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }";
 

@@ -166,21 +166,27 @@ impl NameIndex {
 /// Two parameters with one name; what a device says.
 pub fn parameters(session: &Session) -> Result<IndexMap<String, HostTensor>> {
     let mut all = IndexMap::new();
-    for (index, tensor) in session.program().state.iter().enumerate() {
-        if tensor.role != Role::Parameter {
-            continue;
-        }
-        let master = |other: &StateTensor| other.role == Role::Master && other.path == tensor.path;
-        let source = session.program().state.iter().position(master).unwrap_or(index);
-        let whole = session.state(StateId(source as u32))?;
-        let plain = TensorName::plain(&tensor.path);
-        for (name, part) in unstack(tensor.names.first().unwrap_or(&plain), whole) {
+    for (holder, name) in holders(session.program()) {
+        for (name, part) in unstack(&name, session.state(holder)?) {
             if all.insert(name.clone(), part).is_some() {
                 return Err(RuntimeError::Bug(format!("two parameters are named `{name}`")));
             }
         }
     }
     Ok(all)
+}
+
+/// For each parameter the state that has it most exactly, its master copy where there is one, and its name in files.
+#[must_use]
+pub fn holders(program: &Program) -> Vec<(StateId, TensorName)> {
+    let states = program.state.iter().enumerate();
+    let holder = |(index, tensor): (usize, &StateTensor)| {
+        let master = |other: &StateTensor| other.role == Role::Master && other.path == tensor.path;
+        let source = program.state.iter().position(master).unwrap_or(index);
+        let name = tensor.names.first().cloned().unwrap_or_else(|| TensorName::plain(&tensor.path));
+        (StateId(source as u32), name)
+    };
+    states.filter(|(_, tensor)| tensor.role == Role::Parameter).map(holder).collect()
 }
 
 /// A tensor's parts under their names; the stacked dimensions are gone from their shapes.

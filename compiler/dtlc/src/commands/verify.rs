@@ -35,10 +35,7 @@ pub fn run(arguments: &Verify, output: &Output) -> Result<(), Failure> {
             found.undecided.join(", ")
         ));
     }
-    let differences = [&found.loss, &found.gradients.worst, &found.parameters.worst];
-    let Some(beyond) = differences.into_iter().find(|difference| !difference.is_explained()) else {
-        return Ok(());
-    };
+    let Some(beyond) = found.unexplained() else { return Ok(()) };
     if beyond.error.is_nan() {
         return Err(Failure::Fault(format!(
             "`{}` is not a number, so there is nothing to compare; `dtlc train --check-finite` names the first value \

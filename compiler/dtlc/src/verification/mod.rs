@@ -20,7 +20,7 @@ use dtlc_runtime::files::weights::parameters;
 use dtlc_runtime::session::Session;
 use dtlc_runtime::tensor::HostTensor;
 use dtlc_runtime::train::outputs;
-use rounding::{Interpreted, Results};
+use rounding::{Interpreted, Results, STUDENT};
 
 /// The learning rate of the one step of SGD: so large that parameters show what their gradients were.
 const LEARNING_RATE: f64 = 1.0;
@@ -31,9 +31,6 @@ const FLOOR: f64 = 1e-3;
 const EXACT: f64 = 1e-5;
 /// Pairs of results whose values were rounded up or down by chance.
 const PAIRS: u64 = 3;
-/// A normal error is larger than so many times the root mean square of three others once in a thousand (Student's t, three degrees of
-/// freedom, both sides).
-const STUDENT: f64 = 12.924;
 /// The largest error of many hardly varies: so many times the mean one is enough where chance rounds twice as much as backends.
 const MANY: f64 = 4.0;
 /// A bound above this decides nothing: half of a gradient may be missing.
@@ -105,7 +102,8 @@ pub fn compare(
     let mut updated = comparison.step(Mode::Train)?;
     let ranks = comparison.many.mesh.iter().map(|axis| axis.size).product();
     let exact = differences(ranks, &gradients, &updated)?;
-    if exact.are_explained() && gradients.samples.is_empty() {
+    let are_sampled = [&gradients, &updated].iter().all(|sides| !sides.samples.is_empty());
+    if exact.are_explained() || are_sampled {
         return Ok(exact);
     }
     // Where gradients cancel, f32 rounds more than is usual.
@@ -132,7 +130,14 @@ impl Differences {
     /// Whether rounding explains all.
     #[must_use]
     pub fn are_explained(&self) -> bool {
-        [&self.loss, &self.gradients.worst, &self.parameters.worst].iter().all(|it| it.is_explained())
+        self.unexplained().is_none()
+    }
+
+    /// The first that rounding does not explain.
+    #[must_use]
+    pub fn unexplained(&self) -> Option<&Difference> {
+        let worst = [&self.loss, &self.gradients.worst, &self.parameters.worst];
+        worst.into_iter().find(|difference| !difference.is_explained())
     }
 }
 
@@ -191,18 +196,16 @@ impl<'a> Comparison<'a> {
         drop(one);
         let mut many = self.start(&self.many, mode)?;
         many.step(1, self.seed)?;
-        let mut sides = Sides { expected, got: read(&many)?, samples: Vec::new() };
+        let scheduled = self.compilation(mode, Stage::Scheduled)?.scheduled;
+        let missing = || Failure::Bug("a compilation without a scheduled program".to_owned());
+        let planned = scheduled.ok_or_else(missing)?.planned;
+        let is_coarse = planned.values.values().any(|info| info.ty.dtype == DType::Bf16);
+        let mut sides = Sides { expected, got: read(&many)?, planned, samples: Vec::new() };
         drop(many);
-        if self.planned(mode)?.values.values().any(|info| info.ty.dtype == DType::Bf16) {
+        if is_coarse {
             self.sample(mode, &mut sides)?;
         }
         Ok(sides)
-    }
-
-    fn planned(&self, mode: Mode) -> Result<Program, Failure> {
-        let scheduled = self.compilation(mode, Stage::Scheduled)?.scheduled;
-        let missing = || Failure::Bug("a compilation without a scheduled program".to_owned());
-        Ok(scheduled.ok_or_else(missing)?.planned)
     }
 
     /// Adds results of the plan that differ in how values were rounded, where there are none yet.
@@ -210,9 +213,8 @@ impl<'a> Comparison<'a> {
         if !sides.samples.is_empty() {
             return Ok(());
         }
-        let program = self.planned(mode)?;
         let session = self.start(&self.many, mode)?;
-        let step = Interpreted::first_step(&program, &session, &self.inputs, self.seed)?;
+        let step = Interpreted::first_step(&sides.planned, &session, &self.inputs, self.seed)?;
         let sample = |seed| match mode {
             Mode::Train => step.parameters(Rounding::Chance(seed)),
             Mode::Evaluate | Mode::Gradients => step.outputs(Rounding::Chance(seed)),
@@ -228,6 +230,8 @@ impl<'a> Comparison<'a> {
 struct Sides {
     expected: Results,
     got: Results,
+    /// What the many run, before fusion.
+    planned: Program,
     samples: Vec<(Results, Results)>,
 }
 

@@ -6,11 +6,15 @@
 use crate::failure::Failure;
 use dtlc_ir::interpret::{Options, Outcome, Rounding, Tensor, interpret_ranks};
 use dtlc_ir::{DType, Program, Value};
-use dtlc_runtime::files::weights::unstack;
-use dtlc_runtime::program::{Role, StateId, TensorName};
+use dtlc_runtime::files::weights::{holders, unstack};
+use dtlc_runtime::program::StateId;
 use dtlc_runtime::session::Session;
 use dtlc_runtime::tensor::HostTensor;
 use indexmap::IndexMap;
+
+/// A normal error is larger than so many times the root mean square of three others once in a thousand (Student's t, three degrees of
+/// freedom, both sides).
+pub const STUDENT: f64 = 12.924;
 
 /// Results by name, as a session has them.
 pub type Results = IndexMap<String, HostTensor>;
@@ -71,15 +75,13 @@ impl<'a> Interpreted<'a> {
         let outcome = self.run(rounding)?;
         let held = &self.session.program().state;
         let mut results = Results::new();
-        for (index, parameter) in held.iter().enumerate().filter(|(_, it)| it.role == Role::Parameter) {
-            let master = held.iter().position(|it| it.role == Role::Master && it.path == parameter.path);
-            let source = master.unwrap_or(index);
+        for (StateId(holder), name) in holders(self.session.program()) {
+            let source = holder as usize;
             let state = &self.program.states[source];
             let updated = state.updated.unwrap_or(state.value);
             let yielded = outcome.state(self.program, &state.path).or(self.arguments.get(source));
             let whole = self.host(yielded, updated, &held[source].layout.global_shape())?;
-            let plain = TensorName::plain(&parameter.path);
-            results.extend(unstack(parameter.names.first().unwrap_or(&plain), whole));
+            results.extend(unstack(&name, whole));
         }
         Ok(results)
     }
