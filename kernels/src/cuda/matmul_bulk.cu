@@ -1,58 +1,5 @@
 // A matrix product of bf16 as `matmul_tensor.cu` makes it, of tiles that arrive in bulk: for devices of compute capability 9.0, and operands
-// that a tensor map describes.
-//
-// The last warp brings tiles, of TILE_TERMS terms, through STAGES places in shared memory, and the others multiply, four together. Each stage
-// has two barriers. One phase of `full` is over when the bytes of a step are there, one of `empty` when every warp that multiplies is done
-// with them. Both sides count the steps of the block: a stage's phases have the parity of how often the ring went round.
-
-// What a kernel is given of a tensor map.
-struct alignas(128) TensorMap {
-    unsigned long long opaque[16];
-};
-
-__shared__ unsigned long long full[STAGES];
-__shared__ unsigned long long empty[STAGES];
-
-constexpr unsigned MULTIPLYING_WARPS = THREADS / 32;
-
-DTL_INLINE unsigned barrier_address(const unsigned long long& barrier) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(&barrier));
-}
-
-DTL_INLINE void make_barrier(unsigned long long& barrier, unsigned arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier_address(barrier)), "r"(arrivals) : "memory");
-}
-
-// Arrives, behind all that this thread did.
-DTL_INLINE void arrive(unsigned long long& barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier_address(barrier)) : "memory");
-}
-
-// Arrives; the phase waits for so many bytes more.
-DTL_INLINE void arrive_expecting(unsigned long long& barrier, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier_address(barrier)), "r"(bytes)
-                 : "memory");
-}
-
-// Waits until the phase of this parity is over, the current one or the one before.
-DTL_INLINE void wait_for_phase(const unsigned long long& barrier, unsigned parity) {
-    unsigned is_over;
-    do {
-        asm volatile("{.reg .pred over; mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2; selp.b32 %0, 1, 0, over;}"
-                     : "=r"(is_over)
-                     : "r"(barrier_address(barrier)), "r"(parity)
-                     : "memory");
-    } while (is_over == 0);
-}
-
-// Begins to copy the box at these places of the map's dimensions to this byte of shared memory.
-DTL_INLINE void begin_box(unsigned target, const TensorMap& map, int first, int second, int product,
-                          const unsigned long long& barrier) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(target)),
-                 "l"(&map), "r"(first), "r"(second), "r"(product), "r"(barrier_address(barrier))
-                 : "memory");
-}
+// that a tensor map describes. Each step has TILE_TERMS terms.
 
 // Begins to copy the tile at `first_line` and `first_term`, as its rows lie: of 64 terms each, or of 64 lines, strip after strip.
 template <class Operand, int TILE_LINES>
@@ -71,17 +18,6 @@ DTL_INLINE void begin_tile(unsigned tile, const TensorMap& map, int first_line, 
     }
 }
 
-// The place of the block's so-manieth step.
-struct Stage {
-    unsigned number, round;
-
-    DTL_INLINE explicit Stage(int step) : number(static_cast<unsigned>(step) % STAGES), round(static_cast<unsigned>(step) / STAGES) {}
-
-    DTL_INLINE unsigned first_byte() const {
-        return number * STAGE_BYTES;
-    }
-};
-
 // Brings the tiles of some steps, each when its stage is empty.
 DTL_INLINE void bring_tiles(const TensorMap& left, const TensorMap& right, int first_step, int steps, int first_row,
                             int first_column, unsigned product) {
@@ -90,22 +26,11 @@ DTL_INLINE void bring_tiles(const TensorMap& left, const TensorMap& right, int f
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         const Stage stage(step);
-        // The phase before the first counts as over.
-        wait_for_phase(empty[stage.number], (stage.round + 1) % 2);
-        unsigned long long& barrier = full[stage.number];
-        arrive_expecting(barrier, STAGE_BYTES);
+        const unsigned long long& barrier = open_stage(stage, STAGE_BYTES);
         const int term = (first_step + step) * TILE_TERMS;
         begin_tile<Left, TILE_ROWS>(stage.first_byte(), left, first_row, term, left_product, barrier);
         begin_tile<Right, TILE_COLUMNS>(stage.first_byte() + LeftTile::BYTES, right, first_column, term, right_product,
                                         barrier);
-    }
-}
-
-// Gives back the stage of a step whose products are done.
-DTL_INLINE void give_back(int step) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-        arrive(empty[Stage(step).number]);
     }
 }
 
@@ -115,7 +40,7 @@ DTL_INLINE void multiply_tiles(Sums& sums, int steps) {
 #pragma unroll 1
     do {
         const Stage stage(step);
-        wait_for_phase(full[stage.number], stage.round % 2);
+        await_stage(stage);
         add_stage(sums, stage.first_byte());
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
         if (step > 0) {
@@ -136,15 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32)
     const int first_step = static_cast<int>(blockIdx.x / TILES % PARTS) * STEPS_OF_PART;
     const int steps = min(STEPS_OF_PART, STEPS - first_step);
 
-    if (threadIdx.x == 0) {
-#pragma unroll
-        for (int stage = 0; stage < STAGES; ++stage) {
-            make_barrier(full[stage], 1);
-            make_barrier(empty[stage], MULTIPLYING_WARPS);
-        }
-        // Copies may know of the barriers from here on.
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
+    make_stages();
     __syncthreads();
     if (threadIdx.x >= THREADS) {
         if (threadIdx.x == THREADS) {

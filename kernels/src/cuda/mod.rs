@@ -6,7 +6,7 @@
 //! strides are known when it is compiled; copies, fills and reductions take theirs as arguments, and have a source
 //! for each element type only. Sums are taken in an order that the descriptor alone decides; floats are never added by atomics.
 //! Products of bf16, attention's too, run on the tensor cores, through what `tensor.cuh` has: copies that don't wait, swizzled
-//! tiles, fragments; on sm_90a by four warps together.
+//! tiles, fragments; on sm_90a by four warps together, where tensor maps describe operands from tiles that arrive in bulk (`bulk.cuh`).
 //!
 //! Neither compiles nor launches anything: whoever does gives arguments as [`DeviceArgument`] says.
 
@@ -14,6 +14,7 @@ mod attention;
 mod collective;
 mod embedding;
 mod group;
+mod mapped;
 mod matmul;
 mod source;
 

@@ -2,13 +2,11 @@
 //!
 //! From a [`MatmulSpec`] to two factors of lines and terms and an output of rows and columns. Chooses no tiles.
 
-use super::bulk::MappedFactor;
+use super::bulk::BULK_TERMS;
 use crate::cuda::DeviceArgument;
+use crate::cuda::mapped::{Loop, MappedRows};
 use crate::cuda::source::{Source, float, stored};
 use crate::signature::{Accumulation, Element, MatmulSpec, Orientation};
-
-/// One loop of an index: how often, and the elements between iterations.
-type Loop = (usize, isize);
 
 /// An operand as the kernels see it.
 struct Operand {
@@ -92,7 +90,7 @@ impl<'a> Product<'a> {
     }
 
     /// The factors as tensor maps describe them, of tiles of so many lines each; none where they can't.
-    pub(super) fn mapped_factors(&self, [rows, columns]: [usize; 2]) -> Option<[MappedFactor; 2]> {
+    pub(super) fn mapped_factors(&self, [rows, columns]: [usize; 2]) -> Option<[MappedRows; 2]> {
         let left = self.left.mapped(self.factors[0], rows)?;
         Some([left, self.right.mapped(self.factors[1], columns)?])
     }
@@ -217,7 +215,7 @@ impl Operand {
     }
 
     /// As a tensor map describes it, if terms are one dimension.
-    fn mapped(&self, buffer: u32, tile_lines: usize) -> Option<MappedFactor> {
+    fn mapped(&self, buffer: u32, tile_lines: usize) -> Option<MappedRows> {
         let mut terms = (1, 0);
         for &(extent, stride) in self.terms.iter().filter(|(extent, _)| *extent != 1) {
             let continues = terms.0 == 1 || terms.1 == stride * extent as isize;
@@ -226,8 +224,12 @@ impl Operand {
             }
             terms = (terms.0 * extent, stride);
         }
-        let (lines, neighbours) = ((self.lines, self.line_stride), self.terms_are_neighbours());
-        MappedFactor::new(buffer, [lines, terms], &self.products, tile_lines, neighbours)
+        let lines = (self.lines, self.line_stride);
+        if self.terms_are_neighbours() {
+            MappedRows::new(buffer, terms, lines, &self.products, tile_lines)
+        } else {
+            MappedRows::new(buffer, lines, terms, &self.products, BULK_TERMS)
+        }
     }
 
     /// Whether every element is fewer than 2³¹ elements from the first.
