@@ -1,17 +1,23 @@
-// The four warps of a block multiply together: of scores from shared memory, of weighted rows with weights from registers. For devices of
+// Four warps of a block multiply together: of scores from shared memory, of weighted rows with weights from registers. For devices of
 // compute capability 9.0.
 
-static_assert(WARPS == 4, "one group makes a block's products");
+static_assert(WARPS % 4 == 0, "groups make a block's products");
 // Rows that a group makes at once, of which each warp has as many as a fragment.
 constexpr int ROWS_OF_GROUP = 64;
 
-// Rows that stay in shared memory or come through it, of WIDTH features: in strips of chunks that change places with each other, as many as
-// divide a part's features.
-template <int COUNT, int WIDTH>
-using RowsOf = Strips<COUNT, WIDTH / CHUNK, Swizzled<COUNT, WIDTH / CHUNK / PARTS>::PLACES>;
+// Rows that stay in shared memory or come through it, of WIDTH features and zeros up to a multiple of ROW_CHUNKS chunks: in strips of chunks that
+// change places with each other, as many as divide a part's features.
+template <int COUNT, int WIDTH, int CHUNKS = (WIDTH / CHUNK + ROW_CHUNKS - 1) / ROW_CHUNKS * ROW_CHUNKS>
+using RowsOf = Strips<COUNT, CHUNKS, Swizzled<COUNT, CHUNKS / PARTS>::PLACES>;
+
+// The block's first row of a group's, which follow each other.
+DTL_INLINE int row_of_group() {
+    return WARPS == 4 ? 0 : warp_of_block() / 4 * TILES_DOWN * ROWS_OF_GROUP;
+}
 
 DTL_INLINE int row_of_block(int row) {
-    return row / FRAGMENT * ROWS_OF_GROUP + warp_of_block() * FRAGMENT + row % FRAGMENT;
+    const int warp = WARPS == 4 ? warp_of_block() : warp_of_block() % 4;
+    return row_of_group() + row / FRAGMENT * ROWS_OF_GROUP + warp * FRAGMENT + row % FRAGMENT;
 }
 
 DTL_INLINE void publish() {
@@ -80,6 +86,7 @@ DTL_INLINE void end_products(Registers&... registers) {
 // Begins: products[row][column] = row of the left tile · row of the right tile, over all features in their order.
 template <int WIDTH>
 DTL_INLINE void multiply_rows(Scores& products, unsigned left, unsigned right) {
+    const unsigned first_row = row_of_group();
     clear(products);
     hold(products);
     open_products();
@@ -89,7 +96,8 @@ DTL_INLINE void multiply_rows(Scores& products, unsigned left, unsigned right) {
 #pragma unroll
         for (unsigned down = 0; down < TILES_DOWN; ++down) {
             add_group_product(products[down],
-                              factor_at<RowsOf<ROWS, WIDTH>, Neighbours::FEATURES>(left, down * ROWS_OF_GROUP, feature), columns);
+                              factor_at<RowsOf<ROWS, WIDTH>, Neighbours::FEATURES>(left, first_row + down * ROWS_OF_GROUP, feature),
+                              columns);
         }
     }
     close_products();

@@ -81,7 +81,8 @@ impl Case {
             .or_else(|| expected.v.difference(&outputs.v_gradient).map(|text| format!("dv: {text}")))
     }
 
-    fn forward_difference(&self, outputs: &Outputs, precision: Precision) -> Option<String> {
+    /// What is wrong with its outputs and log-sum-exps alone.
+    pub fn forward_difference(&self, outputs: &Outputs, precision: Precision) -> Option<String> {
         let forward = &self.spec.forward;
         let mut expected = Sums::zeros(outputs.o.len());
         for query in self.queries() {

@@ -1,13 +1,14 @@
 //! Flash attention forward and backward against the formula that the CPU's kernels are held to, as closely but for weights that the
 //! tensor cores take in bf16: odd lengths and heads, groups, windows, caps, offsets, queries that see nothing. Here on the ordinary cores.
 
-use crate::bench::{Bench, Placing, compiled};
+use crate::bench::{Bench, Placing, compiled, without_alternatives};
 use crate::support::attention::{Case, Outputs, Shape, at};
 use crate::support::formula::Precision;
 use crate::support::{Numbers, Stored};
 use crate::tensor::untouched;
 use dtlc_codegen::cuda::nvrtc::Architecture;
-use dtlc_kernels::cuda::{DeviceCall, attention, attention_backward};
+use dtlc_emulator::DriverError;
+use dtlc_kernels::cuda::{DeviceCall, DeviceLaunch, attention, attention_backward};
 use dtlc_kernels::isa::Isa;
 use dtlc_kernels::signature::{Causality, Element, HeadStrides};
 
@@ -39,31 +40,71 @@ pub fn judge(
     let (spec, shape) = (&case.spec, &case.shape);
     // As large as those of the CPU.
     let sized = case.run(Isa::detect(), 1);
-    let empty = |like: &Stored| untouched(like.element, like.len()).bytes();
-    let mut buffers =
-        vec![case.q.bytes(), case.k.bytes(), case.v.bytes(), empty(&sized.o), empty(&sized.lse)];
-    if let Err(error) = bench.run(forward, &mut buffers, &[q_offset, k_offset], placing) {
-        return Some(error.to_string());
-    }
+    let mut buffers = match attended(case, &sized, forward, bench, placing) {
+        Ok(buffers) => buffers,
+        Err(error) => return Some(error.to_string()),
+    };
     buffers.push(case.o_gradient.bytes());
     buffers.extend([&sized.q_gradient, &sized.k_gradient, &sized.v_gradient].map(empty));
     if let Err(error) = bench.run(backward, &mut buffers, &[q_offset, k_offset], placing) {
         return Some(error.to_string());
     }
-    let query_rows = || [shape.batch, shape.kv_heads, shape.group, shape.q_len];
-    let key_rows = || [shape.batch, shape.kv_heads, 1, shape.k_len];
+    let [o, lse] = forward_results(case, &sized, &buffers);
+    let query_rows = [shape.batch, shape.kv_heads, shape.group, shape.q_len];
+    let key_rows = [shape.batch, shape.kv_heads, 1, shape.k_len];
     let result = |number: usize, like: &Stored, strides: &HeadStrides, rows: [usize; 4], features: usize| {
         without_gaps(Stored::of_bytes(like.element, &buffers[number]), strides, rows, features)
     };
     let (head, value) = (shape.head_dim, shape.value_dim);
     let outputs = Outputs {
-        o: result(3, &sized.o, &spec.forward.o, query_rows(), value),
-        lse: result(4, &sized.lse, &spec.forward.lse, query_rows(), 1),
-        q_gradient: result(6, &sized.q_gradient, &spec.q_gradient, query_rows(), head),
-        k_gradient: result(7, &sized.k_gradient, &spec.k_gradient, key_rows(), head),
-        v_gradient: result(8, &sized.v_gradient, &spec.v_gradient, key_rows(), value),
+        o,
+        lse,
+        q_gradient: result(6, &sized.q_gradient, &spec.q_gradient, query_rows, head),
+        k_gradient: result(7, &sized.k_gradient, &spec.k_gradient, key_rows, head),
+        v_gradient: result(8, &sized.v_gradient, &spec.v_gradient, key_rows, value),
     };
     case.difference(&outputs, precision(case, forward))
+}
+
+/// What is wrong with the results of the forward call alone.
+pub fn judge_forward(case: &Case, call: &DeviceCall, bench: &mut Bench, placing: Placing) -> Option<String> {
+    let sized = case.run(Isa::detect(), 1);
+    match attended(case, &sized, call, bench, placing) {
+        Ok(buffers) => {
+            let [o, lse] = forward_results(case, &sized, &buffers);
+            case.forward_difference(&Outputs { o, lse, ..sized }, precision(case, call))
+        }
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// The buffers of the forward call when it has run.
+fn attended(
+    case: &Case,
+    sized: &Outputs,
+    call: &DeviceCall,
+    bench: &mut Bench,
+    placing: Placing,
+) -> Result<Vec<Vec<u8>>, DriverError> {
+    let Shape { q_offset, k_offset, .. } = case.shape;
+    let mut buffers =
+        vec![case.q.bytes(), case.k.bytes(), case.v.bytes(), empty(&sized.o), empty(&sized.lse)];
+    bench.run(call, &mut buffers, &[q_offset, k_offset], placing)?;
+    Ok(buffers)
+}
+
+fn empty(like: &Stored) -> Vec<u8> {
+    untouched(like.element, like.len()).bytes()
+}
+
+/// Outputs and log-sum-exps.
+fn forward_results(case: &Case, sized: &Outputs, buffers: &[Vec<u8>]) -> [Stored; 2] {
+    let (spec, shape) = (&case.spec.forward, &case.shape);
+    let rows = [shape.batch, shape.kv_heads, shape.group, shape.q_len];
+    let result = |number: usize, like: &Stored, strides: &HeadStrides, features: usize| {
+        without_gaps(Stored::of_bytes(like.element, &buffers[number]), strides, rows, features)
+    };
+    [result(3, &sized.o, &spec.o, shape.value_dim), result(4, &sized.lse, &spec.lse, 1)]
 }
 
 /// The tensor cores multiply by weights of bf16.
@@ -76,7 +117,8 @@ fn precision(case: &Case, forward: &DeviceCall) -> Precision {
 
 /// Whether the products of a call are made there.
 pub fn is_on_tensor_cores(call: &DeviceCall) -> bool {
-    call.launches.iter().any(|launch| launch.source.contains("mma.sync"))
+    let on = |launch: &DeviceLaunch| ["mma.sync", "wgmma."].iter().any(|text| launch.source.contains(text));
+    call.launches.iter().any(on)
 }
 
 /// Forward and backward.
@@ -108,9 +150,9 @@ fn without_gaps(
     stored
 }
 
-/// Holds both directions of a case to the formula.
+/// Holds both directions of a case to the formula, by what every device launches.
 pub fn check(case: &Case, bench: &mut Bench, placing: Placing) {
-    let [forward, backward] = calls(case);
+    let [forward, backward] = calls(case).map(without_alternatives);
     if let Some(difference) = judge(case, [&forward, &backward], bench, placing) {
         panic!("{difference}\n{:?} {placing:?}", case.spec);
     }

@@ -2,7 +2,7 @@
 
 use crate::attention::{PLAIN, calls, judge};
 use crate::attention_tensor::{CHUNKS, NARROW};
-use crate::bench::{Bench, Placing};
+use crate::bench::{Bench, Placing, without_alternatives};
 use crate::faults::{Fault, catch, catch_on, fault};
 use crate::support::Numbers;
 use crate::support::attention::{Case, Shape};
@@ -10,9 +10,9 @@ use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::DeviceCall;
 use dtlc_kernels::signature::Causality;
 
-/// The launches of both directions as one call, with the forward's first.
+/// What every device launches for both directions, as one call, with the forward's first.
 fn both_directions(case: &Case) -> DeviceCall {
-    let [mut call, backward] = calls(case);
+    let [mut call, backward] = calls(case).map(without_alternatives);
     call.launches.extend(backward.launches);
     DeviceCall { scratch_bytes: backward.scratch_bytes, ..call }
 }
@@ -113,7 +113,7 @@ fn in_attention_on_tensor_cores() {
         fault(0, "publish();\n    __syncthreads();", ""),
         fault(2, "publish();\n    __syncthreads();", ""),
         fault(3, "publish();\n    __syncthreads();", ""),
-        fault(0, "__syncthreads();\n    put_outputs", "put_outputs"),
+        fault(0, "__syncthreads();\n    write_outputs", "write_outputs"),
         fault(0, "__syncwarp();\n    store_outputs", "store_outputs"),
         fault(2, "begin_stage(first_key + COLUMNS)", "begin_stage(first_key + 2 * COLUMNS)"),
         fault(3, "begin_stage(step + 1)", "begin_stage(step + 2)"),
@@ -246,18 +246,18 @@ fn in_attention_of_groups() {
         fault(0, "end_products<1>(scores)", "end_products<2>(scores)"),
         fault(
             0,
-            "end_products<0>(outputs, weights);\n        decay",
-            "end_products<1>(outputs, weights);\n        decay",
+            "end_products<0>(outputs, weights);\n        incoming",
+            "end_products<1>(outputs, weights);\n        incoming",
         ),
         fault(0, "end_products<0>(outputs, weights);\n}", "}"),
-        fault(0, "end_values();\n        await", "await"),
+        fault(0, "end_step(step - 1);\n        incoming", "incoming"),
         fault(2, "end_products<1>(scores)", "end_products<2>(scores)"),
         fault(2, "end_products<0>(gradients)", "end_products<1>(gradients)"),
         fault(3, "end_products<1>(gradients)", "end_products<2>(gradients)"),
         fault(3, "end_products<0>(value_outputs", "end_products<1>(value_outputs"),
         fault(0, "publish();\n    __syncthreads();", "publish();"),
-        fault(0, "await_tiles();\n    add_weighted_rows", "add_weighted_rows"),
-        fault(0, "incoming.begin_values(step);", "incoming.begin_values(step - 1);"),
+        fault(0, "incoming.await(steps);\n    add_weighted_rows", "add_weighted_rows"),
+        fault(0, "        begin_values(step);", "        begin_values(step - 1);"),
         fault(0, "Incoming::value_stage(step - 1)", "Incoming::value_stage(step)"),
     ];
     let case = Case::stepping(Shape { q_len: 60, ..LONG }, CHUNKS, &mut Numbers(41));
@@ -276,17 +276,15 @@ fn in_what_attention_of_groups_computes() {
         fault(0, "weights[down][across / 2], columns", "weights[down][0], columns"),
         fault(0, "key < keys.end;", "key <= keys.end;"),
         fault(3, "query >= queries.first", "query > queries.first"),
-        fault(0, "weights);\n        decay_outputs(outputs, running);", "weights);"),
+        fault(0, "leave(step);\n        decay_outputs(outputs, running);", "leave(step);"),
         fault(2, "slopes[down][across][index],", "1.0f,"),
     ];
     let case = Case::stepping(WINDOWED, CHUNKS, &mut Numbers(42));
     catch_in_groups(&case, &faults);
 
     // Strips beside each other, whole ones for each of two blocks.
-    let faults = [
-        fault(2, "? STRIP_BYTES / 16 : 1", "? EIGHT_ROWS : 1"),
-        fault(3, "WIDTH / CHUNK / PARTS>", "WIDTH / CHUNK>"),
-    ];
+    let faults =
+        [fault(2, "? STRIP_BYTES / 16 : 1", "? EIGHT_ROWS : 1"), fault(3, "CHUNKS / PARTS>", "CHUNKS>")];
     let shape = Shape { head_dim: 132, value_dim: 20, ..NARROW };
     catch_in_groups(&Case::stepping(shape, CHUNKS, &mut Numbers(43)), &faults);
 }

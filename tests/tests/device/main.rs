@@ -8,6 +8,7 @@ mod library;
 mod support;
 
 mod attention;
+mod attention_bulk;
 mod attention_tensor;
 mod bench;
 mod collective;

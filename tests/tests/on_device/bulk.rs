@@ -1,21 +1,21 @@
-//! A compiled program on devices of 9.0, whose products' tiles arrive in bulk: as part of a graph, within a rounding of what older devices
-//! compute.
+//! Compiled programs on devices of 9.0, where tiles of products and of attention arrive in bulk: as part of a graph, within a rounding of what
+//! older devices compute.
 
 use crate::library::nvrtc;
 use dtlc::pipeline::{Mode, Stage, compile};
-use dtlc_codegen::cuda::nvrtc::Architecture;
+use dtlc_codegen::cuda::nvrtc::{Architecture, Nvrtc};
 use dtlc_codegen::device::add_device_code;
 use dtlc_emulator::{Emulator, EmulatorOptions};
 use dtlc_lang::{Loaded, Options as Choice, PlanChoice};
 use dtlc_runtime::program::Program;
-use dtlc_runtime::program::device::Work;
+use dtlc_runtime::program::device::{DeviceCall, Work};
 use dtlc_runtime::session::{Graphs, Options, Session};
 use dtlc_runtime::tensor::HostTensor;
 use dtlc_tests::backend::reread;
 use dtlc_tests::golden::relative_error;
 use std::sync::Arc;
 
-const SOURCE: &str = "
+const PRODUCTS: &str = "
 model M {
   dims B, S, D = 40, F = 72
   param up: [D, F]
@@ -33,12 +33,34 @@ plan one for M {
 }
 ";
 
+const ATTENTION: &str = "
+model M {
+  dims B, S, D = 40, KV = 2, G = 2, K = 24, H = KV * G
+  param wq: [D, H, K]
+  param wk: [D, KV, K]
+  param wv: [D, KV, K]
+  param wo: [H, K, D]
+
+  fn loss(x: f32[B, S, D]) -> (f32[], f32[B, S, D]) {
+    let y = float(x)
+    let mixed = attention[S, K](dot[D](y, wq), dot[D](y, wk), dot[D](y, wv), mask = true)
+    let o = dot[H, K](mixed, wo)
+    (mean(f32(o)), f32(o))
+  }
+}
+
+plan one for M {
+  batch { seq 70, global 2 }
+  precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }
+}
+";
+
 /// The program, with machine code for sm_90a and so with what only its devices run.
-fn program(nvrtc: &dtlc_codegen::cuda::nvrtc::Nvrtc) -> Program {
+fn program(nvrtc: &Nvrtc, source: &str) -> Program {
     let nothing = |_: &str, _: &[&str]| Loaded::Missing;
     let choice = Choice { plan: PlanChoice::Named("one".to_owned()), overrides: Vec::new() };
     let typed =
-        dtlc_lang::compile(&nothing, "case.dtl", SOURCE.as_bytes(), &choice).expect("it is well typed");
+        dtlc_lang::compile(&nothing, "case.dtl", source.as_bytes(), &choice).expect("it is well typed");
     let compilation = compile(&typed, Mode::Gradients, Stage::Program).expect("it compiles");
     let mut assembled = compilation.assembled.expect("the last stage was asked for");
     add_device_code(&mut assembled, nvrtc, &[Architecture::Sm90a]).unwrap_or_else(|error| panic!("{error}"));
@@ -48,7 +70,7 @@ fn program(nvrtc: &dtlc_codegen::cuda::nvrtc::Nvrtc) -> Program {
 #[test]
 fn products_arrive_in_bulk_in_a_graph() {
     let Some(nvrtc) = nvrtc() else { return };
-    let mut program = program(nvrtc);
+    let program = program(nvrtc, PRODUCTS);
     let section = program.device.as_ref().expect("there is code");
     let products: Vec<_> = section.calls.iter().filter(|call| matches!(call.work, Work::Matmul(_))).collect();
     assert!(products.len() >= 4, "{} products", products.len());
@@ -56,7 +78,25 @@ fn products_arrive_in_bulk_in_a_graph() {
         products.iter().all(|call| call.alternatives.len() == 1),
         "a product that does not arrive in bulk"
     );
+    check(program, "matmul_bulk_", "bar.sync 1, 128;");
+}
 
+#[test]
+fn attention_arrives_in_bulk_in_a_graph() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let program = program(nvrtc, ATTENTION);
+    let section = program.device.as_ref().expect("there is code");
+    let is_forward = |call: &&DeviceCall| matches!(call.work, Work::Attention(_));
+    let [call] = section.calls.iter().filter(is_forward).collect::<Vec<_>>()[..] else {
+        panic!("one attention")
+    };
+    assert_eq!(call.alternatives.len(), 1, "an attention that does not arrive in bulk");
+    // Two groups: products have one.
+    check(program, "attention_forward_bulk_", "bar.sync 1, 256;");
+}
+
+/// Runs a program as newer and older devices do, and again with a trap where a kernel in bulk has this text.
+fn check(mut program: Program, kernel: &str, text: &str) {
     let (expected, _) = steps(&program, (8, 0), Graphs::Record).expect("it runs");
     let (found, none) = steps(&program, (9, 0), Graphs::Never).expect("it runs");
     let (replayed, graphs) = steps(&program, (9, 0), Graphs::Record).expect("it runs");
@@ -70,12 +110,11 @@ fn products_arrive_in_bulk_in_a_graph() {
 
     let only = program.device.iter_mut().flat_map(|section| &mut section.modules);
     for module in only.filter(|module| module.capability == Some([9, 0])) {
-        assert!(module.ptx.contains("bar.sync 1, 128;"));
-        module.ptx = module.ptx.replace("bar.sync 1, 128;", "trap;");
+        module.ptx = module.ptx.replace(text, "trap;");
     }
     steps(&program, (8, 0), Graphs::Record).expect("older devices don't run it");
     let error = steps(&program, (9, 0), Graphs::Record).expect_err("it is what 9.0 runs");
-    assert!(error.contains("kernel `matmul_bulk_") && error.contains("a trap"), "{error}");
+    assert!(error.contains(&format!("kernel `{kernel}")) && error.contains("a trap"), "{error}");
 }
 
 /// All outputs of three steps, and how many graphs were launched.

@@ -1,8 +1,10 @@
 //! Flash attention forward and backward: the launches, and where heads lie in each tensor.
 //!
 //! In bf16, of heads of up to 256 features, products run on the tensor cores, on those of sm_90a four warps together (`wgmma`), on all
-//! others each for itself (`mma`), with the same tiles and launches; all else on the ordinary ones.
+//! others each for itself (`mma`), with the same tiles and launches; all else on the ordinary ones. Where tensor maps describe queries, keys and
+//! values, a forward launch for devices of 9.0 alone stands beside that, whose tiles arrive in bulk (TMA).
 
+mod bulk;
 mod group;
 mod tensor;
 
@@ -23,6 +25,7 @@ const WARP: u64 = 32;
 const LONGEST_WINDOW: u64 = 1 << 60;
 
 const TILES: &str = concat!(include_str!("../tiles.cuh"), "\n", include_str!("../attention_tiles.cuh"));
+const SOFTMAX: &str = include_str!("../attention_softmax.cuh");
 const GRADIENT: &str = include_str!("../attention_gradient.cuh");
 
 /// Global coordinates of the first query and the first key.
@@ -178,9 +181,12 @@ impl<'a> Attention<'a> {
         let arguments = pointers.into_iter().chain(OFFSETS).collect();
         if is_for_tensor_cores(self.spec) {
             let tiles = Tiles::forward(self.spec);
-            let source = tiles.describe(self.source()).file(include_str!("../attention_forward_tensor.cu"));
+            let source = tiles.describe(self.source()).file(SOFTMAX).file(&group::forward_loop());
+            let source = source.file(include_str!("../attention_forward_tensor.cu"));
             let shape = Shape::of(&tiles, self.query_blocks(tiles.rows()));
-            return shape.launch("attention_forward_tensor", source, arguments);
+            let launch = shape.launch("attention_forward_tensor", source, arguments)?;
+            let alternative = bulk::forward(self)?.map(Box::new);
+            return Ok(launch.map(|launch| DeviceLaunch { alternative, ..launch }));
         }
         let split = Split::of(self.spec.value_dim);
         let source = self.ordinary(split).file(include_str!("../attention_forward.cu"));
@@ -248,7 +254,7 @@ impl Shape {
 
     /// Of a kernel on the tensor cores.
     fn of(tiles: &Tiles, blocks: usize) -> Shape {
-        Shape { blocks, threads: tensor::THREADS, shared_bytes: tiles.shared_bytes() }
+        Shape { blocks, threads: tiles.threads(), shared_bytes: tiles.shared_bytes() }
     }
 
     /// A launch of so many blocks, if there are any.

@@ -2,11 +2,13 @@
 //!
 //! From a descriptor to the constants of `attention_tensor.cuh`. Launches nothing.
 
-use super::group::multipliers;
+use super::CHUNK;
+use super::group::{group_multipliers, multipliers};
+use crate::cuda::mapped::MappedRows;
 use crate::cuda::source::Source;
 use crate::signature::{AttentionSpec, Element};
 
-/// Warps of a block.
+/// Warps of a block, or of each group that multiplies together.
 const WARPS: usize = 4;
 /// Tiles of columns in shared memory: while one is multiplied, the other is on its way.
 const STAGES: usize = 2;
@@ -15,8 +17,10 @@ const FRAGMENT: usize = 16;
 /// The most features that a warp has sums of, in registers, beside those of scores.
 const WIDEST: usize = 256;
 
-/// Threads of a block.
-pub(super) const THREADS: u32 = 32 * WARPS as u32;
+/// As much shared memory as a block has on devices of compute capability 9.0, less some for barriers.
+const BULK_ROOM: usize = 224 << 10;
+/// More steps under way than this hide nothing more.
+const MOST_STAGES: usize = 4;
 
 /// Whether the tensor cores compute it: bf16 of heads that fit into registers.
 pub(super) fn is_for_tensor_cores(spec: &AttentionSpec) -> bool {
@@ -24,8 +28,21 @@ pub(super) fn is_for_tensor_cores(spec: &AttentionSpec) -> bool {
     spec.element == Element::Bf16 && fits(spec.head_dim) && fits(spec.value_dim)
 }
 
+/// How tiles get to shared memory, and for whom.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Arrival {
+    /// By copies of all threads, on every device.
+    Copied,
+    /// In bulk, on devices where four warps multiply together: rows of 128 bytes.
+    InBulk,
+}
+
 /// The part of the scores that a block works on at a time, and how heads lie in its shared memory.
 pub(super) struct Tiles {
+    arrival: Arrival,
+    /// Warps that multiply.
+    warps: usize,
+    stages: usize,
     warp_rows: usize,
     columns: usize,
     head_width: usize,
@@ -52,6 +69,17 @@ impl Tiles {
         }
     }
 
+    /// Those of the forward kernel where they arrive in bulk: two groups of four warps where there are queries for both, and as many columns as
+    /// scores have registers for beside the outputs.
+    pub(super) fn forward_in_bulk(spec: &AttentionSpec) -> Tiles {
+        let one = Tiles { arrival: Arrival::InBulk, warp_rows: FRAGMENT, ..Tiles::forward(spec) };
+        let warps = if spec.q_len > one.rows() { 2 * WARPS } else { WARPS };
+        let columns = if one.head_width.max(one.value_width) <= 128 { 128 } else { 64 };
+        let tiles = Tiles { warps, columns, ..one };
+        let left = BULK_ROOM - tiles.kept_bytes();
+        Tiles { stages: (left / tiles.stage_bytes()).min(MOST_STAGES), ..tiles }
+    }
+
     /// Those of the gradient of queries, which keeps queries and gradients of outputs and sums up keys.
     pub(super) fn query_gradient(spec: &AttentionSpec) -> Tiles {
         let tiles = Tiles::of(spec, 1);
@@ -74,28 +102,72 @@ impl Tiles {
             65..=128 => 32,
             _ => 16,
         };
-        let kept = head_width + value_width;
-        let summed = vec![head_width / parts, value_width / parts];
-        Tiles { warp_rows: FRAGMENT, columns, head_width, value_width, parts, kept, summed }
+        Tiles {
+            arrival: Arrival::Copied,
+            warps: WARPS,
+            stages: STAGES,
+            warp_rows: FRAGMENT,
+            columns,
+            head_width,
+            value_width,
+            parts,
+            kept: head_width + value_width,
+            summed: vec![head_width / parts, value_width / parts],
+        }
+    }
+
+    /// Threads that multiply.
+    pub(super) fn threads(&self) -> u32 {
+        32 * self.warps as u32
     }
 
     /// Queries, or keys, of a block.
     pub(super) fn rows(&self) -> usize {
-        WARPS * self.warp_rows
+        self.warps * self.warp_rows
+    }
+
+    /// Keys, or queries, of a step.
+    pub(super) fn columns(&self) -> usize {
+        self.columns
     }
 
     /// Bytes for what is kept and for each stage; outputs pass through them at last.
     pub(super) fn shared_bytes(&self) -> usize {
-        let staged = STAGES * self.columns * (self.head_width + self.value_width);
-        let tiles = self.rows() * self.kept + staged;
-        tiles.max(self.rows() * self.value_width) * Element::Bf16.bytes()
+        let tiles = self.kept_bytes() + self.stages * self.stage_bytes();
+        tiles.max(self.rows() * self.value_width * Element::Bf16.bytes())
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.rows() * self.row_bytes(self.kept)
+    }
+
+    fn stage_bytes(&self) -> usize {
+        self.columns * (self.row_bytes(self.head_width) + self.row_bytes(self.value_width))
+    }
+
+    /// Bytes of a row of so many features in shared memory.
+    fn row_bytes(&self, width: usize) -> usize {
+        width.next_multiple_of(CHUNK * self.row_chunks()) * Element::Bf16.bytes()
+    }
+
+    /// Chunks that rows in shared memory have a multiple of.
+    fn row_chunks(&self) -> usize {
+        match self.arrival {
+            Arrival::Copied => 1,
+            Arrival::InBulk => MappedRows::WIDTH / CHUNK,
+        }
     }
 
     /// Goes on with the tiles' constants.
     pub(super) fn describe(&self, source: Source) -> Source {
+        let multipliers = match self.arrival {
+            Arrival::Copied => multipliers(self.columns, &self.summed),
+            Arrival::InBulk => group_multipliers(self.columns, &self.summed),
+        };
         source
-            .constant("unsigned", "WARPS", WARPS)
-            .constant("int", "STAGES", STAGES)
+            .constant("unsigned", "WARPS", self.warps)
+            .constant("int", "STAGES", self.stages)
+            .constant("int", "ROW_CHUNKS", self.row_chunks())
             .constant("int", "WARP_ROWS", self.warp_rows)
             .constant("int", "COLUMNS", self.columns)
             .constant("int", "HEAD_WIDTH", self.head_width)
@@ -104,6 +176,6 @@ impl Tiles {
             .constant("unsigned", "SHARED_BYTES", self.shared_bytes())
             .file(include_str!("../tensor.cuh"))
             .file(include_str!("../attention_tensor.cuh"))
-            .file(&multipliers(self.columns, &self.summed))
+            .file(&multipliers)
     }
 }

@@ -1,0 +1,238 @@
+//! Flash attention of bf16 as devices of 9.0 launch it forward, its tiles in bulk: what maps describe, against the formula as closely as on all
+//! others, and faults seeded into kernel and maps.
+
+use crate::attention::{calls, judge_forward};
+use crate::attention_tensor::{CHUNKS, NARROW};
+use crate::bench::{Bench, Placing, compiled};
+use crate::faults::{catch_on, fault};
+use crate::support::Numbers;
+use crate::support::attention::{Case, Shape};
+use dtlc_codegen::cuda::nvrtc::Architecture;
+use dtlc_kernels::cuda::{DeviceArgument, DeviceCall, DeviceLaunch, MappedTensor};
+use dtlc_kernels::signature::Causality;
+
+/// The forward call as devices of 9.0 launch it; none where no maps describe it.
+fn in_bulk(case: &Case) -> Option<DeviceCall> {
+    let [mut call, _] = calls(case);
+    call.launches[0] = *call.launches[0].alternative.take()?;
+    Some(call)
+}
+
+fn maps(launch: &DeviceLaunch) -> Vec<MappedTensor> {
+    let map = |argument: &DeviceArgument| match argument {
+        DeviceArgument::Map(map) => Some(*map),
+        DeviceArgument::Pointer(_)
+        | DeviceArgument::Integer(_)
+        | DeviceArgument::Scratch(_)
+        | DeviceArgument::Constant(_) => None,
+    };
+    launch.arguments.iter().filter_map(map).collect()
+}
+
+/// Two groups and one, rings that go round and not, heads of parts of rows and of several, lengths and windows across steps, blocks that see nothing.
+#[test]
+fn attention_that_arrives_in_bulk() {
+    let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
+    let mut numbers = Numbers(51);
+    let both = Causality::Bidirectional;
+    let long = Shape { q_len: 130, k_len: 150, ..NARROW };
+    let shapes = [
+        Shape { q_len: 1, k_len: 1, head_dim: 1, value_dim: 1, ..NARROW },
+        Shape { batch: 2, kv_heads: 2, group: 3, q_len: 33, k_len: 40, head_dim: 7, value_dim: 5, ..NARROW },
+        Shape { head_dim: 24, value_dim: 20, window: Some(70), softcap: Some(2.0), q_offset: 30, ..long },
+        Shape { group: 8, q_len: 65, k_len: 129, head_dim: 48, value_dim: 64, q_offset: 64, ..NARROW },
+        Shape { k_len: 100, q_offset: 930, k_offset: 940, group: 2, softcap: Some(0.7), ..long },
+        Shape { q_offset: 700, k_len: 700, head_dim: 64, value_dim: 64, ..long },
+        Shape { q_offset: 400, k_len: 500, window: Some(300), head_dim: 72, value_dim: 16, ..long },
+        Shape { causality: both, window: Some(40), k_offset: -25, head_dim: 100, value_dim: 128, ..long },
+        Shape { q_len: 70, k_len: 600, causality: both, head_dim: 128, value_dim: 128, ..NARROW },
+        Shape {
+            q_len: 70,
+            k_len: 200,
+            causality: both,
+            window: Some(u64::MAX),
+            head_dim: 256,
+            value_dim: 192,
+            ..NARROW
+        },
+        Shape { q_len: 9, k_len: 70, causality: both, head_dim: 130, value_dim: 256, kv_heads: 2, ..NARROW },
+    ];
+    for (number, shape) in shapes.into_iter().enumerate() {
+        let case = Case::stepping(shape, CHUNKS, &mut numbers);
+        let call = in_bulk(&case).expect("maps describe it");
+        let placing = if number % 2 == 0 { Placing::Aligned } else { Placing::Behind(16) };
+        let difference = judge_forward(&case, &call, &mut bench, placing);
+        assert_eq!(difference, None, "{:?}", case.spec);
+    }
+}
+
+/// Tensors that maps describe are those of positive strides of whole chunks; of heads of any number of dimensions a map has one.
+#[test]
+fn what_maps_describe() {
+    let shape = Shape {
+        batch: 2,
+        kv_heads: 3,
+        group: 2,
+        q_len: 70,
+        k_len: 90,
+        head_dim: 72,
+        value_dim: 40,
+        ..NARROW
+    };
+    let case = Case::stepping(shape, CHUNKS, &mut Numbers(52));
+    let call = in_bulk(&case).expect("maps describe it");
+    let found = maps(&call.launches[0]);
+    let sizes: Vec<_> =
+        found.iter().map(|map| (map.buffer, map.sizes[0], map.sizes[1], map.box_sizes)).collect();
+    let expected = [(0, 72, 70, [64, 128, 1]), (1, 72, 90, [64, 128, 1]), (2, 40, 90, [64, 128, 1])];
+    assert_eq!(sizes, expected);
+    let of_keys = case.spec.forward.k;
+    assert_eq!(found[1].strides[0], 2 * of_keys.sequence as u64);
+    assert!(is_none(&case, |case| case.spec.forward.q.sequence += 1), "positions that start anywhere");
+    assert!(is_none(&case, |case| case.spec.forward.v.kv_head += 4), "heads that do");
+    assert!(is_none(&case, |case| case.spec.forward.k.batch *= -1), "backwards");
+    assert!(!is_none(&case, |case| case.spec.forward.o.sequence += 1), "outputs are written through no map");
+}
+
+/// Whether no maps describe a case with this changed.
+fn is_none(case: &Case, change: fn(&mut Case)) -> bool {
+    let mut changed = Case::stepping(case.shape, CHUNKS, &mut Numbers(52));
+    change(&mut changed);
+    in_bulk(&changed).is_none()
+}
+
+/// Heads of the usual widths: for sm_90a, without warnings, which tell of products that wait for each other, and in registers.
+#[test]
+fn attention_in_bulk_compiles() {
+    if crate::library::nvrtc().is_none() {
+        return;
+    }
+    let long = Shape { q_len: 300, k_len: 300, group: 4, kv_heads: 2, ..NARROW };
+    let asked = Shape { softcap: Some(30.0), window: Some(1000), ..long };
+    let short = Shape { q_len: 60, ..asked };
+    for (shape, width, stages) in
+        [(long, 64, 4), (asked, 96, 3), (long, 128, 3), (asked, 128, 3), (short, 128, 3), (asked, 256, 2)]
+    {
+        let shape = Shape { head_dim: width, value_dim: width, ..shape };
+        let case = Case::stepping(shape, CHUNKS, &mut Numbers(53));
+        let launch = &in_bulk(&case).expect("maps describe it").launches[0];
+        assert!(launch.source.contains(&format!("STAGES = {stages};")));
+        let binary = compiled(launch, Architecture::Sm90a);
+        let registers = binary.report().kernels[0].registers;
+        println!(
+            "{} queries, heads of {width}, softcap {:?}: {registers} registers",
+            shape.q_len, shape.softcap
+        );
+        let ptx = binary.ptx;
+        assert!(ptx.contains("wgmma.mma_async.sync.aligned.m64n") && !ptx.contains(".local"));
+        assert!(ptx.contains("cp.async.bulk.tensor.3d") && !ptx.contains("cp.async.cg"));
+    }
+}
+
+/// Two groups, six steps in four stages, keys of two strips of features, and values of one.
+const LONG: Shape = Shape {
+    kv_heads: 2,
+    q_len: 70,
+    k_len: 650,
+    q_offset: 580,
+    softcap: Some(1.5),
+    head_dim: 80,
+    value_dim: 24,
+    ..NARROW
+};
+
+#[test]
+fn faults_in_what_arrives() {
+    let case = Case::stepping(LONG, CHUNKS, &mut Numbers(54));
+    let faults = [
+        // Who waits for whom.
+        fault(0, "wait_for_phase(full[stage.number], stage.round % 2);", ""),
+        fault(0, "full[stage.number], stage.round % 2", "full[stage.number], (stage.round + 1) % 2"),
+        fault(0, "wait_for_phase(empty[stage.number], (stage.round + 1) % 2);", ""),
+        fault(0, "empty[stage.number], (stage.round + 1) % 2", "empty[stage.number], stage.round % 2"),
+        fault(0, "arrive(empty[Stage(step).number]);", ""),
+        fault(
+            0,
+            "end_products<0>(outputs, weights);\n        incoming.leave(step);",
+            "incoming.leave(step);\n        end_products<0>(outputs, weights);",
+        ),
+        fault(0, "MULTIPLYING_WARPS = THREADS / 32", "MULTIPLYING_WARPS = THREADS / 64"),
+        fault(0, "make_barrier(full[stage], 1);", "make_barrier(full[stage], 2);"),
+        fault(0, "make_barrier(empty[stage], MULTIPLYING_WARPS);", ""),
+        fault(0, "asm volatile(\"fence.mbarrier_init.release.cluster;\" ::: \"memory\");", ""),
+        fault(0, "    __syncthreads();\n    if (threadIdx.x >= THREADS)", "    if (threadIdx.x >= THREADS)"),
+        fault(0, "asm volatile(\"bar.sync 1, %0;\" ::\"n\"(THREADS) : \"memory\");", ""),
+        fault(0, "end_products<1>(scores)", "end_products<2>(scores)"),
+        fault(0, "incoming.await(steps);\n    add_weighted_rows", "add_weighted_rows"),
+        // What arrives, and where.
+        fault(0, "is_first ? Queries::BYTES : ValueTile::BYTES", "ValueTile::BYTES"),
+        fault(0, "is_last ? 0 : KeyTile::BYTES", "KeyTile::BYTES"),
+        fault(0, "return key_stage(step + 1) + KeyTile::BYTES", "return key_stage(step + 1)"),
+        fault(0, "STAGE_BYTES = KeyTile::BYTES + ValueTile::BYTES", "STAGE_BYTES = KeyTile::BYTES"),
+        fault(0, "map, strip * 64, first, head", "map, first, strip * 64, head"),
+        fault(0, "map, strip * 64, first, head", "map, 0, first, head"),
+        fault(0, "static_cast<unsigned>(strip) * Place::Strip::BYTES, map", "0u, map"),
+        fault(0, "v, first_key(step - 1), value_head", "v, first_key(step), value_head"),
+        fault(0, "k, first_key(step), key_head", "k, step * COLUMNS / 2, key_head"),
+        fault(0, "k, first_key(step), key_head", "k, first_key(step), 0"),
+        fault(0, "head_of_map<Q>(block.head, Q_HEAD_STRIDE)", "0"),
+        fault(0, "step <= end;", "step < end;"),
+        // Which group has what.
+        fault(0, "warp_of_block() / 4 * TILES_DOWN * ROWS_OF_GROUP", "0"),
+        fault(
+            0,
+            "(left, first_row + down * ROWS_OF_GROUP, feature)",
+            "(left, down * ROWS_OF_GROUP, feature)",
+        ),
+        fault(0, "key < keys.end;", "key <= keys.end;"),
+    ];
+    let call = in_bulk(&case).expect("maps describe it");
+    catch_on(Architecture::Sm90a, &call, &faults, |call, bench| {
+        judge_forward(&case, call, bench, Placing::Aligned)
+    });
+
+    // Queries from 148 on see nothing, and so no query of the third block: what came for it would come for nobody.
+    let shape =
+        Shape { q_len: 260, k_len: 9, causality: Causality::Bidirectional, window: Some(140), ..NARROW };
+    let case = Case::stepping(shape, CHUNKS, &mut Numbers(55));
+    let call = in_bulk(&case).expect("maps describe it");
+    let faults = [
+        fault(0, "end > 0 && step <= end", "step <= end"),
+        fault(0, "q, block.first_query", "q, 0"),
+        fault(0, "sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum"),
+    ];
+    catch_on(Architecture::Sm90a, &call, &faults, |call, bench| {
+        judge_forward(&case, call, bench, Placing::Aligned)
+    });
+}
+
+/// What is wrong in a map.
+type Change = fn(&mut MappedTensor);
+
+#[test]
+fn faults_in_maps() {
+    let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
+    let shape = Shape { k_len: 150, q_len: 65, q_offset: 90, ..LONG };
+    let case = Case::stepping(shape, CHUNKS, &mut Numbers(56));
+    let call = in_bulk(&case).expect("maps describe it");
+    assert_eq!(judge_forward(&case, &call, &mut bench, Placing::Aligned), None);
+    let faults: [(&str, Change); 6] = [
+        ("one position too few", |map| map.sizes[1] -= 1),
+        ("one head too few", |map| map.sizes[2] -= 1),
+        ("too few features", |map| map.sizes[0] -= 8),
+        ("positions are nearer", |map| map.strides[0] -= 16),
+        ("heads are nearer", |map| map.strides[1] -= 16),
+        ("a box of fewer positions", |map| map.box_sizes[1] = 64),
+    ];
+    for tensor in 0..3 {
+        for (what, change) in faults {
+            let mut faulty = call.clone();
+            let Some(DeviceArgument::Map(map)) = faulty.launches[0].arguments.get_mut(tensor) else {
+                panic!("a map")
+            };
+            change(map);
+            let seen = judge_forward(&case, &faulty, &mut bench, Placing::Aligned);
+            println!("tensor {tensor}: {what}: {}", seen.expect(what));
+        }
+    }
+}
