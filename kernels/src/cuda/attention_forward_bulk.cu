@@ -1,22 +1,6 @@
 // Attention of a block of queries of bf16 as `attention_forward_tensor.cu` makes it, of tiles that arrive in bulk: for devices of compute capability
 // 9.0, and tensors that a tensor map describes. A stage has a step's keys and the values of the step before, which are multiplied at the same time.
 
-// Begins to copy a head's positions from `first` on, as many as the place has: strips of 64 features.
-template <class Place>
-DTL_INLINE void begin_positions(unsigned tile, const TensorMap& map, int first, int head, const unsigned long long& barrier) {
-    static_assert(Place::ROW_BYTES == 128, "rows of 128 bytes");
-#pragma unroll
-    for (int strip = 0; strip < static_cast<int>(Place::BYTES / Place::Strip::BYTES); ++strip) {
-        begin_box(tile + static_cast<unsigned>(strip) * Place::Strip::BYTES, map, strip * 64, first, head, barrier);
-    }
-}
-
-// Where a head is in the last dimension of a tensor's map.
-template <class Tensor>
-DTL_INLINE int head_of_map(Head head, long long stride) {
-    return static_cast<int>(start_of<Tensor>(head) / stride);
-}
-
 // Keys and values on their way to shared memory, with the queries before them.
 struct Incoming : Steps {
     static DTL_INLINE unsigned key_stage(int step) {
@@ -60,11 +44,7 @@ struct Incoming : Steps {
     }
 };
 
-// Two groups that multiply and the one that brings tiles begin with 168 registers each, of which the others get what that one leaves. Fewer threads
-// have enough from the start.
-constexpr bool REGISTERS_MOVE = WARPS == 8;
-
-extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
+extern "C" __global__ void __launch_bounds__(THREADS + BRINGING_THREADS, 1)
     KERNEL(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v, bf16* o,
            float* lse, long long q_offset, long long k_offset) {
     const Block block = this_block();
@@ -73,17 +53,13 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
     make_stages();
     __syncthreads();
     if (threadIdx.x >= THREADS) {
-        if (REGISTERS_MOVE) {
-            asm volatile("setmaxnreg.dec.sync.aligned.u32 24;" ::: "memory");
-        }
+        leave_registers();
         if (threadIdx.x == THREADS) {
             incoming.bring(q, k, v, block);
         }
         return;
     }
-    if (REGISTERS_MOVE) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;" ::: "memory");
-    }
+    take_registers();
     Running running;
     start_rows(running, block, visibility);
     Values outputs = {};
@@ -91,7 +67,6 @@ extern "C" __global__ void __launch_bounds__(THREADS + 128, 1)
 
     float factors[TILES_DOWN][2];
     end_rows(factors, running, block, lse);
-    // All that multiply are done with the tiles.
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    await_multiplying();
     write_outputs(outputs, factors, block, o);
 }

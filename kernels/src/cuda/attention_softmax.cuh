@@ -104,36 +104,6 @@ using ValueTile = RowsOf<COLUMNS, VALUE_WIDTH>;
 constexpr unsigned STAGE_BYTES = KeyTile::BYTES + ValueTile::BYTES;
 static_assert(Queries::BYTES + STAGES * STAGE_BYTES <= SHARED_BYTES, "tiles have room");
 
-// The queries of a block.
-struct Block {
-    Head head;
-    int first_query;
-
-    // All keys that some of them sees lie in this range.
-    DTL_INLINE Range keys(Visibility visibility) const {
-        return visibility.keys(Range{first_query, min(first_query + ROWS, Q_LEN)});
-    }
-};
-
-DTL_INLINE Block this_block() {
-    constexpr unsigned Q_BLOCKS = (Q_LEN + ROWS - 1) / ROWS;
-    // Under a causal mask later queries see more keys: they start first.
-    return Block{head_of(blockIdx.x / Q_BLOCKS), static_cast<int>(Q_BLOCKS - 1 - blockIdx.x % Q_BLOCKS) * ROWS};
-}
-
-// The keys that some query of the block sees and their values, COLUMNS a step.
-struct Steps {
-    Range seen;
-
-    DTL_INLINE int first_key(int step) const {
-        return seen.first + step * COLUMNS;
-    }
-
-    DTL_INLINE int steps() const {
-        return (seen.end - seen.first + COLUMNS - 1) / COLUMNS;
-    }
-};
-
 // Before the first step.
 DTL_INLINE void start_rows(Running& running, const Block& block, Visibility visibility) {
 #pragma unroll

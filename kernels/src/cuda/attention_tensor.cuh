@@ -54,6 +54,38 @@ DTL_INLINE bool is_seen_by(Range queries, int query) {
     return (!CAUSAL || query >= queries.first) && query < queries.end;
 }
 
+// The queries of a block whose rows are queries.
+struct Block {
+    unsigned head_number;
+    Head head;
+    int first_query;
+
+    // All keys that some of them sees lie in this range.
+    DTL_INLINE Range keys(Visibility visibility) const {
+        return visibility.keys(Range{first_query, min(first_query + ROWS, Q_LEN)});
+    }
+};
+
+DTL_INLINE Block this_block() {
+    constexpr unsigned Q_BLOCKS = (Q_LEN + ROWS - 1) / ROWS;
+    // Under a causal mask later queries see more keys: they start first.
+    const unsigned head_number = blockIdx.x / Q_BLOCKS;
+    return Block{head_number, head_of(head_number), static_cast<int>(Q_BLOCKS - 1 - blockIdx.x % Q_BLOCKS) * ROWS};
+}
+
+// The keys that some query of the block sees and their values, COLUMNS a step.
+struct Steps {
+    Range seen;
+
+    DTL_INLINE int first_key(int step) const {
+        return seen.first + step * COLUMNS;
+    }
+
+    DTL_INLINE int steps() const {
+        return (seen.end - seen.first + COLUMNS - 1) / COLUMNS;
+    }
+};
+
 // Two numbers side by side, the first in the lower half.
 DTL_INLINE unsigned pair_of(float low, float high) {
     unsigned pair;

@@ -1,21 +1,36 @@
-//! Flash attention of bf16 as devices of 9.0 launch it forward, its tiles in bulk: what maps describe, against the formula as closely as on all
+//! Flash attention of bf16, forward and backward, as devices of 9.0 launch it, its tiles in bulk: what maps describe, against the formula as closely as on all
 //! others, and faults seeded into kernel and maps.
 
-use crate::attention::{calls, judge_forward};
+use crate::attention::{calls, judge, judge_forward};
 use crate::attention_tensor::{CHUNKS, NARROW};
 use crate::bench::{Bench, Placing, compiled};
 use crate::faults::{catch_on, fault};
+use crate::faults_attention::{as_one, judge_directions};
 use crate::support::Numbers;
 use crate::support::attention::{Case, Shape};
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::{DeviceArgument, DeviceCall, DeviceLaunch, MappedTensor};
 use dtlc_kernels::signature::Causality;
 
-/// The forward call as devices of 9.0 launch it; none where no maps describe it.
-fn in_bulk(case: &Case) -> Option<DeviceCall> {
-    let [mut call, _] = calls(case);
-    call.launches[0] = *call.launches[0].alternative.take()?;
-    Some(call)
+/// A call as devices of 9.0 launch it.
+fn in_bulk(mut call: DeviceCall) -> DeviceCall {
+    for launch in &mut call.launches {
+        if let Some(alternative) = launch.alternative.take() {
+            *launch = *alternative;
+        }
+    }
+    call
+}
+
+/// The forward call as those launch it.
+fn forward_in_bulk(case: &Case) -> DeviceCall {
+    let [forward, _] = calls(case).map(in_bulk);
+    assert!(is_in_bulk(&forward.launches[0]), "maps describe it");
+    forward
+}
+
+fn is_in_bulk(launch: &DeviceLaunch) -> bool {
+    launch.name.contains("_bulk_")
 }
 
 fn maps(launch: &DeviceLaunch) -> Vec<MappedTensor> {
@@ -42,10 +57,9 @@ fn attention_that_arrives_in_bulk() {
         Shape { head_dim: 24, value_dim: 20, window: Some(70), softcap: Some(2.0), q_offset: 30, ..long },
         Shape { group: 8, q_len: 65, k_len: 129, head_dim: 48, value_dim: 64, q_offset: 64, ..NARROW },
         Shape { k_len: 100, q_offset: 930, k_offset: 940, group: 2, softcap: Some(0.7), ..long },
-        Shape { q_offset: 700, k_len: 700, head_dim: 64, value_dim: 64, ..long },
         Shape { q_offset: 400, k_len: 500, window: Some(300), head_dim: 72, value_dim: 16, ..long },
         Shape { causality: both, window: Some(40), k_offset: -25, head_dim: 100, value_dim: 128, ..long },
-        Shape { q_len: 70, k_len: 600, causality: both, head_dim: 128, value_dim: 128, ..NARROW },
+        Shape { q_len: 70, k_len: 400, causality: both, head_dim: 128, value_dim: 128, ..NARROW },
         Shape {
             q_len: 70,
             k_len: 200,
@@ -56,12 +70,19 @@ fn attention_that_arrives_in_bulk() {
             ..NARROW
         },
         Shape { q_len: 9, k_len: 70, causality: both, head_dim: 130, value_dim: 256, kv_heads: 2, ..NARROW },
+        Shape { q_len: 40, k_len: 150, causality: both, head_dim: 256, value_dim: 128, ..NARROW },
     ];
     for (number, shape) in shapes.into_iter().enumerate() {
         let case = Case::stepping(shape, CHUNKS, &mut numbers);
-        let call = in_bulk(&case).expect("maps describe it");
+        let [forward, backward] = calls(&case).map(in_bulk);
+        let all: Vec<_> = forward.launches.iter().chain(&backward.launches).map(is_in_bulk).collect();
+        let widest = shape.head_dim.max(shape.value_dim);
+        // Two blocks that share keys share no row of 128 bytes.
+        let divides =
+            widest <= 128 || shape.head_dim.is_multiple_of(128) && shape.value_dim.is_multiple_of(128);
+        assert_eq!(all, [true, false, true, divides]);
         let placing = if number % 2 == 0 { Placing::Aligned } else { Placing::Behind(16) };
-        let difference = judge_forward(&case, &call, &mut bench, placing);
+        let difference = judge(&case, [&forward, &backward], &mut bench, placing);
         assert_eq!(difference, None, "{:?}", case.spec);
     }
 }
@@ -80,7 +101,7 @@ fn what_maps_describe() {
         ..NARROW
     };
     let case = Case::stepping(shape, CHUNKS, &mut Numbers(52));
-    let call = in_bulk(&case).expect("maps describe it");
+    let call = forward_in_bulk(&case);
     let found = maps(&call.launches[0]);
     let sizes: Vec<_> =
         found.iter().map(|map| (map.buffer, map.sizes[0], map.sizes[1], map.box_sizes)).collect();
@@ -98,7 +119,8 @@ fn what_maps_describe() {
 fn is_none(case: &Case, change: fn(&mut Case)) -> bool {
     let mut changed = Case::stepping(case.shape, CHUNKS, &mut Numbers(52));
     change(&mut changed);
-    in_bulk(&changed).is_none()
+    let [forward, _] = calls(&changed).map(in_bulk);
+    !is_in_bulk(&forward.launches[0])
 }
 
 /// Heads of the usual widths: for sm_90a, without warnings, which tell of products that wait for each other, and in registers.
@@ -110,22 +132,26 @@ fn attention_in_bulk_compiles() {
     let long = Shape { q_len: 300, k_len: 300, group: 4, kv_heads: 2, ..NARROW };
     let asked = Shape { softcap: Some(30.0), window: Some(1000), ..long };
     let short = Shape { q_len: 60, ..asked };
-    for (shape, width, stages) in
-        [(long, 64, 4), (asked, 96, 3), (long, 128, 3), (asked, 128, 3), (short, 128, 3), (asked, 256, 2)]
-    {
+    for (shape, width) in [(long, 64), (asked, 128), (short, 128), (asked, 256)] {
         let shape = Shape { head_dim: width, value_dim: width, ..shape };
         let case = Case::stepping(shape, CHUNKS, &mut Numbers(53));
-        let launch = &in_bulk(&case).expect("maps describe it").launches[0];
-        assert!(launch.source.contains(&format!("STAGES = {stages};")));
-        let binary = compiled(launch, Architecture::Sm90a);
-        let registers = binary.report().kernels[0].registers;
-        println!(
-            "{} queries, heads of {width}, softcap {:?}: {registers} registers",
-            shape.q_len, shape.softcap
-        );
-        let ptx = binary.ptx;
-        assert!(ptx.contains("wgmma.mma_async.sync.aligned.m64n") && !ptx.contains(".local"));
-        assert!(ptx.contains("cp.async.bulk.tensor.3d") && !ptx.contains("cp.async.cg"));
+        for launch in
+            calls(&case).map(in_bulk).iter().flat_map(|call| &call.launches).filter(|it| is_in_bulk(it))
+        {
+            let stages = launch.source.split("STAGES = ").nth(1).and_then(|text| text.split(';').next());
+            let binary = compiled(launch, Architecture::Sm90a);
+            let registers = binary.report().kernels[0].registers;
+            println!(
+                "{} of {} queries, heads of {width}, softcap {:?}: {} stages, {registers} registers",
+                launch.name,
+                shape.q_len,
+                shape.softcap,
+                stages.expect("it has stages"),
+            );
+            let ptx = binary.ptx;
+            assert!(ptx.contains("wgmma.mma_async.sync.aligned.m64n") && !ptx.contains(".local"));
+            assert!(ptx.contains("cp.async.bulk.tensor.3d") && !ptx.contains("cp.async.cg"));
+        }
     }
 }
 
@@ -186,7 +212,7 @@ fn faults_in_what_arrives() {
         ),
         fault(0, "key < keys.end;", "key <= keys.end;"),
     ];
-    let call = in_bulk(&case).expect("maps describe it");
+    let call = forward_in_bulk(&case);
     catch_on(Architecture::Sm90a, &call, &faults, |call, bench| {
         judge_forward(&case, call, bench, Placing::Aligned)
     });
@@ -195,7 +221,7 @@ fn faults_in_what_arrives() {
     let shape =
         Shape { q_len: 260, k_len: 9, causality: Causality::Bidirectional, window: Some(140), ..NARROW };
     let case = Case::stepping(shape, CHUNKS, &mut Numbers(55));
-    let call = in_bulk(&case).expect("maps describe it");
+    let call = forward_in_bulk(&case);
     let faults = [
         fault(0, "end > 0 && step <= end", "step <= end"),
         fault(0, "q, block.first_query", "q, 0"),
@@ -203,6 +229,44 @@ fn faults_in_what_arrives() {
     ];
     catch_on(Architecture::Sm90a, &call, &faults, |call, bench| {
         judge_forward(&case, call, bench, Placing::Aligned)
+    });
+}
+
+#[test]
+fn faults_in_what_arrives_for_gradients() {
+    let shape = Shape { group: 2, q_len: 130, k_len: 300, q_offset: 170, window: Some(150), ..LONG };
+    let case = Case::stepping(shape, CHUNKS, &mut Numbers(57));
+    let call = as_one(calls(&case).map(in_bulk));
+    assert!([2, 3].into_iter().all(|launch| is_in_bulk(&call.launches[launch])), "maps describe it");
+    let faults = [
+        fault(2, "await_stage(Stage(step));", ""),
+        fault(3, "await_stage(Stage(step));", ""),
+        fault(2, "give_back(step);", ""),
+        fault(3, "give_back(step);", ""),
+        fault(
+            2,
+            "add_step(outputs, rows, FIRST_STAGE + Stage(step)",
+            "add_step(outputs, rows, FIRST_STAGE + Stage(step + 1)",
+        ),
+        fault(3, "seeing, FIRST_STAGE + Stage(step)", "seeing, FIRST_STAGE + Stage(step + 1)"),
+        fault(2, "STAGE_BYTES + (is_first ? FIRST_STAGE : 0)", "STAGE_BYTES"),
+        fault(3, "STAGE_BYTES + (is_first ? FIRST_STAGE : 0)", "STAGE_BYTES"),
+        fault(2, "await_multiplying();\n    write", "write"),
+        fault(3, "await_multiplying();\n    write", "write"),
+        fault(2, "(0, q, block.first_query,", "(0, q, 0,"),
+        fault(2, "o_gradient, block.first_query,", "o_gradient, 0,"),
+        fault(2, "v, steps.first_key(step), value_head", "v, steps.first_key(step), 0"),
+        fault(3, "(0, k, block.first_key,", "(0, k, 0,"),
+        fault(3, "head_of_map<Q>(head, Q_HEAD_STRIDE)", "0"),
+        fault(
+            3,
+            "head_of(block.head_number(step));\n        const int first_query",
+            "head_of(block.first_head);\n        const int first_query",
+        ),
+        fault(3, "stage + QueryTile::BYTES, o_gradient", "stage, o_gradient"),
+    ];
+    catch_on(Architecture::Sm90a, &call, &faults, |call, bench| {
+        judge_directions(&case, call, bench, Placing::Aligned)
     });
 }
 
@@ -214,7 +278,7 @@ fn faults_in_maps() {
     let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
     let shape = Shape { k_len: 150, q_len: 65, q_offset: 90, ..LONG };
     let case = Case::stepping(shape, CHUNKS, &mut Numbers(56));
-    let call = in_bulk(&case).expect("maps describe it");
+    let call = forward_in_bulk(&case);
     assert_eq!(judge_forward(&case, &call, &mut bench, Placing::Aligned), None);
     let faults: [(&str, Change); 6] = [
         ("one position too few", |map| map.sizes[1] -= 1),

@@ -10,14 +10,24 @@ use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::DeviceCall;
 use dtlc_kernels::signature::Causality;
 
-/// What every device launches for both directions, as one call, with the forward's first.
+/// What every device launches for both directions.
 fn both_directions(case: &Case) -> DeviceCall {
-    let [mut call, backward] = calls(case).map(without_alternatives);
+    as_one(calls(case).map(without_alternatives))
+}
+
+/// The launches of both directions as one call, with the forward's first.
+pub fn as_one([mut call, backward]: [DeviceCall; 2]) -> DeviceCall {
     call.launches.extend(backward.launches);
     DeviceCall { scratch_bytes: backward.scratch_bytes, ..call }
 }
 
-fn judge_directions(case: &Case, call: &DeviceCall, bench: &mut Bench, placing: Placing) -> Option<String> {
+/// What is wrong with the results of both.
+pub fn judge_directions(
+    case: &Case,
+    call: &DeviceCall,
+    bench: &mut Bench,
+    placing: Placing,
+) -> Option<String> {
     let forward = DeviceCall { scratch_bytes: 0, launches: call.launches[..1].to_vec() };
     let backward = DeviceCall { launches: call.launches[1..].to_vec(), ..*call };
     judge(case, [&forward, &backward], bench, placing)
@@ -115,7 +125,7 @@ fn in_attention_on_tensor_cores() {
         fault(3, "publish();\n    __syncthreads();", ""),
         fault(0, "__syncthreads();\n    write_outputs", "write_outputs"),
         fault(0, "__syncwarp();\n    store_outputs", "store_outputs"),
-        fault(2, "begin_stage(first_key + COLUMNS)", "begin_stage(first_key + 2 * COLUMNS)"),
+        fault(2, "begin_stage(step + 1)", "begin_stage(step + 2)"),
         fault(3, "begin_stage(step + 1)", "begin_stage(step + 2)"),
         fault(0, "(step) % STAGES * STAGE_BYTES", "(step) * 0"),
         // Where it lies.
@@ -139,13 +149,9 @@ fn in_attention_on_tensor_cores() {
 
     // Keys whose gradients two blocks make.
     let faults = [
-        fault(3, "__syncthreads();\n    put_outputs", "put_outputs"),
-        fault(3, "stage, part * KEY_FEATURES)", "stage, 0)"),
-        fault(
-            3,
-            "K_LEN,\n                                                     part * KEY_FEATURES);",
-            "K_LEN, 0);",
-        ),
+        fault(3, "__syncthreads();\n    write_outputs", "write_outputs"),
+        fault(3, "stage, block.part * KEY_FEATURES)", "stage, 0)"),
+        fault(3, "block.part * KEY_FEATURES);\n    store", "0);\n    store"),
     ];
     let shape = Shape { head_dim: 132, value_dim: 20, ..NARROW };
     let case = Case::stepping(shape, CHUNKS, &mut Numbers(36));
@@ -187,9 +193,9 @@ fn in_what_attention_on_tensor_cores_computes() {
         // The gradient of a score.
         fault(3, "slopes[down][column / 2][index], terms", "1.0f, terms"),
         // The group.
-        fault(3, "head_of(first_head + step / steps_of_head)", "head_of(first_head)"),
-        fault(3, "head_number = first_head + step / steps_of_head", "head_number = first_head"),
-        fault(3, "steps = GROUP * steps_of_head", "steps = steps_of_head"),
+        fault(3, "head_of(block.head_number(step))", "head_of(block.first_head)"),
+        fault(3, "head_number = block.head_number(step)", "head_number = block.first_head"),
+        fault(3, "return GROUP * steps_of_head", "return steps_of_head"),
     ];
     let case = Case::stepping(WINDOWED, CHUNKS, &mut Numbers(32));
     catch_on_tensor_cores(&case, &faults, Placing::Aligned);
@@ -254,7 +260,7 @@ fn in_attention_of_groups() {
         fault(2, "end_products<1>(scores)", "end_products<2>(scores)"),
         fault(2, "end_products<0>(gradients)", "end_products<1>(gradients)"),
         fault(3, "end_products<1>(gradients)", "end_products<2>(gradients)"),
-        fault(3, "end_products<0>(value_outputs", "end_products<1>(value_outputs"),
+        fault(3, "end_products<0>(outputs.values", "end_products<1>(outputs.values"),
         fault(0, "publish();\n    __syncthreads();", "publish();"),
         fault(0, "incoming.await(steps);\n    add_weighted_rows", "add_weighted_rows"),
         fault(0, "        begin_values(step);", "        begin_values(step - 1);"),

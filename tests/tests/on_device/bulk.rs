@@ -86,11 +86,13 @@ fn attention_arrives_in_bulk_in_a_graph() {
     let Some(nvrtc) = nvrtc() else { return };
     let program = program(nvrtc, ATTENTION);
     let section = program.device.as_ref().expect("there is code");
-    let is_forward = |call: &&DeviceCall| matches!(call.work, Work::Attention(_));
-    let [call] = section.calls.iter().filter(is_forward).collect::<Vec<_>>()[..] else {
-        panic!("one attention")
+    let launches = |call: &DeviceCall| match call.work {
+        Work::Attention(_) => Some(("forward", call.alternatives.len())),
+        Work::AttentionBackward(_) => Some(("backward", call.alternatives.len())),
+        Work::Kernel(_) | Work::Matmul(_) | Work::Take(_) | Work::ScatterAdd(_) => None,
     };
-    assert_eq!(call.alternatives.len(), 1, "an attention that does not arrive in bulk");
+    let found: Vec<_> = section.calls.iter().filter_map(launches).collect();
+    assert_eq!(found, [("forward", 1), ("backward", 2)]);
     // Two groups: products have one.
     check(program, "attention_forward_bulk_", "bar.sync 1, 256;");
 }

@@ -1,8 +1,8 @@
 //! Flash attention forward and backward: the launches, and where heads lie in each tensor.
 //!
 //! In bf16, of heads of up to 256 features, products run on the tensor cores, on those of sm_90a four warps together (`wgmma`), on all
-//! others each for itself (`mma`), with the same tiles and launches; all else on the ordinary ones. Where tensor maps describe queries, keys and
-//! values, a forward launch for devices of 9.0 alone stands beside that, whose tiles arrive in bulk (TMA).
+//! others each for itself (`mma`), with the same tiles and launches; all else on the ordinary ones. Where tensor maps describe what is read by
+//! tiles, a launch for devices of 9.0 alone stands beside that, whose tiles arrive in bulk (TMA).
 
 mod bulk;
 mod group;
@@ -27,6 +27,8 @@ const LONGEST_WINDOW: u64 = 1 << 60;
 const TILES: &str = concat!(include_str!("../tiles.cuh"), "\n", include_str!("../attention_tiles.cuh"));
 const SOFTMAX: &str = include_str!("../attention_softmax.cuh");
 const GRADIENT: &str = include_str!("../attention_gradient.cuh");
+const QUERY_GRADIENT: &str = include_str!("../attention_query_gradient_tensor.cuh");
+const KEY_GRADIENT: &str = include_str!("../attention_key_gradient_tensor.cuh");
 
 /// Global coordinates of the first query and the first key.
 const OFFSETS: [DeviceArgument; 2] = [DeviceArgument::Integer(0), DeviceArgument::Integer(1)];
@@ -185,8 +187,7 @@ impl<'a> Attention<'a> {
             let source = source.file(include_str!("../attention_forward_tensor.cu"));
             let shape = Shape::of(&tiles, self.query_blocks(tiles.rows()));
             let launch = shape.launch("attention_forward_tensor", source, arguments)?;
-            let alternative = bulk::forward(self)?.map(Box::new);
-            return Ok(launch.map(|launch| DeviceLaunch { alternative, ..launch }));
+            return Ok(with_alternative(launch, bulk::forward(self)?));
         }
         let split = Split::of(self.spec.value_dim);
         let source = self.ordinary(split).file(include_str!("../attention_forward.cu"));
@@ -211,10 +212,11 @@ impl<'a> Attention<'a> {
         let arguments = pointers.into_iter().chain([DeviceArgument::Scratch(0)]).chain(OFFSETS).collect();
         if is_for_tensor_cores(self.spec) {
             let tiles = Tiles::query_gradient(self.spec);
-            let source = tiles.describe(self.source()).file(GRADIENT);
+            let source = tiles.describe(self.source()).file(GRADIENT).file(QUERY_GRADIENT);
             let source = source.file(include_str!("../attention_query_gradient_tensor.cu"));
             let shape = Shape::of(&tiles, self.query_blocks(tiles.rows()));
-            return shape.launch("attention_query_gradient_tensor", source, arguments);
+            let launch = shape.launch("attention_query_gradient_tensor", source, arguments)?;
+            return Ok(with_alternative(launch, bulk::query_gradient(self)?));
         }
         let split = Split::of(self.spec.head_dim);
         let source = self.ordinary(split).file(GRADIENT).file(include_str!("../attention_query_gradient.cu"));
@@ -227,16 +229,22 @@ impl<'a> Attention<'a> {
         let arguments = pointers.into_iter().chain([DeviceArgument::Scratch(0)]).chain(OFFSETS).collect();
         if is_for_tensor_cores(self.spec) {
             let tiles = Tiles::key_gradient(self.spec);
-            let source = tiles.describe(self.source()).file(GRADIENT);
+            let source = tiles.describe(self.source()).file(GRADIENT).file(KEY_GRADIENT);
             let source = source.file(include_str!("../attention_key_gradient_tensor.cu"));
             let shape = Shape::of(&tiles, self.key_blocks(tiles.rows()) * tiles.parts);
-            return shape.launch("attention_key_gradient_tensor", source, arguments);
+            let launch = shape.launch("attention_key_gradient_tensor", source, arguments)?;
+            return Ok(with_alternative(launch, bulk::key_gradient(self)?));
         }
         let split = Split::of(self.spec.head_dim.max(self.spec.value_dim));
         let source = self.ordinary(split).file(GRADIENT).file(include_str!("../attention_key_gradient.cu"));
         let shape = Shape::ordinary(self.key_blocks(ROWS) * split.parts);
         shape.launch("attention_key_gradient", source, arguments)
     }
+}
+
+/// A launch with one for devices of 9.0 in its place.
+fn with_alternative(launch: Option<DeviceLaunch>, alternative: Option<DeviceLaunch>) -> Option<DeviceLaunch> {
+    launch.map(|launch| DeviceLaunch { alternative: alternative.map(Box::new), ..launch })
 }
 
 /// The sizes of a launch.

@@ -50,7 +50,7 @@ pub(super) struct Tiles {
     /// Blocks that compute the same scores, each for as many features of the outputs.
     pub(super) parts: usize,
     /// Features of a row that stay in shared memory.
-    kept: usize,
+    kept: Vec<usize>,
     /// Features of each output that a block makes.
     summed: Vec<usize>,
 }
@@ -60,7 +60,7 @@ impl Tiles {
     /// values it loads for each product: as many as registers hold, where there are queries for that.
     pub(super) fn forward(spec: &AttentionSpec) -> Tiles {
         let tiles = Tiles::of(spec, 1);
-        let short = Tiles { kept: tiles.head_width, summed: vec![tiles.value_width], ..tiles };
+        let short = Tiles { kept: vec![tiles.head_width], summed: vec![tiles.value_width], ..tiles };
         match short.head_width.max(short.value_width) {
             ..=64 if spec.q_len > short.rows() => Tiles { warp_rows: 2 * FRAGMENT, columns: 64, ..short },
             65..=128 if spec.q_len > short.rows() => Tiles { warp_rows: 2 * FRAGMENT, columns: 32, ..short },
@@ -69,15 +69,42 @@ impl Tiles {
         }
     }
 
-    /// Those of the forward kernel where they arrive in bulk: two groups of four warps where there are queries for both, and as many columns as
-    /// scores have registers for beside the outputs.
+    /// Those of the forward kernel where they arrive in bulk, with as many columns as scores have registers for beside the outputs.
     pub(super) fn forward_in_bulk(spec: &AttentionSpec) -> Tiles {
-        let one = Tiles { arrival: Arrival::InBulk, warp_rows: FRAGMENT, ..Tiles::forward(spec) };
-        let warps = if spec.q_len > one.rows() { 2 * WARPS } else { WARPS };
-        let columns = if one.head_width.max(one.value_width) <= 128 { 128 } else { 64 };
-        let tiles = Tiles { warps, columns, ..one };
+        let tiles = Tiles { warp_rows: FRAGMENT, ..Tiles::forward(spec) };
+        let columns = if tiles.is_wide() { 64 } else { 128 };
+        Tiles { columns, ..tiles }.in_bulk(spec.q_len)
+    }
+
+    /// Those of the gradient of queries where they arrive in bulk.
+    pub(super) fn query_gradient_in_bulk(spec: &AttentionSpec) -> Tiles {
+        let tiles = Tiles::query_gradient(spec);
+        let columns = if tiles.is_wide() { 32 } else { 64 };
+        Tiles { columns, ..tiles }.in_bulk(spec.q_len)
+    }
+
+    /// Those of the gradients of keys and values where they arrive in bulk. None where two blocks that share keys would share a row of 128 bytes.
+    pub(super) fn key_gradient_in_bulk(spec: &AttentionSpec) -> Option<Tiles> {
+        let tiles = Tiles::key_gradient(spec);
+        let is_whole = |features: &usize| tiles.parts == 1 || features.is_multiple_of(MappedRows::WIDTH);
+        if !tiles.summed.iter().all(is_whole) {
+            return None;
+        }
+        let columns = tiles.columns.max(32);
+        Some(Tiles { columns, ..tiles }.in_bulk(spec.k_len))
+    }
+
+    /// The same in bulk: two groups of four warps where there are `lines` enough for both, and as many stages as there is room for.
+    fn in_bulk(self, lines: usize) -> Tiles {
+        let warps = if lines > self.rows() { 2 * WARPS } else { WARPS };
+        let tiles = Tiles { arrival: Arrival::InBulk, warps, ..self };
         let left = BULK_ROOM - tiles.kept_bytes();
         Tiles { stages: (left / tiles.stage_bytes()).min(MOST_STAGES), ..tiles }
+    }
+
+    /// Whether a row's outputs take most of a thread's registers.
+    fn is_wide(&self) -> bool {
+        self.head_width.max(self.value_width) > WIDEST / 2
     }
 
     /// Those of the gradient of queries, which keeps queries and gradients of outputs and sums up keys.
@@ -111,7 +138,7 @@ impl Tiles {
             head_width,
             value_width,
             parts,
-            kept: head_width + value_width,
+            kept: vec![head_width, value_width],
             summed: vec![head_width / parts, value_width / parts],
         }
     }
@@ -138,7 +165,7 @@ impl Tiles {
     }
 
     fn kept_bytes(&self) -> usize {
-        self.rows() * self.row_bytes(self.kept)
+        self.rows() * self.kept.iter().map(|width| self.row_bytes(*width)).sum::<usize>()
     }
 
     fn stage_bytes(&self) -> usize {
