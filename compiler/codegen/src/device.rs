@@ -218,7 +218,7 @@ fn library_call(work: &Work) -> Result<library::DeviceCall, InvalidSpec> {
     match work {
         // Generated kernels are no part of the library.
         Work::Kernel(_) => Ok(library::DeviceCall::default()),
-        Work::Matmul(spec) => library::matmul(spec),
+        Work::Matmul(spec) => library::matmul(spec, None),
         Work::Attention(spec) => library::attention(spec),
         Work::AttentionBackward(spec) => library::attention_backward(spec),
         Work::Take(spec) => Ok(library::take(spec)),

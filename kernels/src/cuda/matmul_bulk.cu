@@ -51,7 +51,8 @@ DTL_INLINE void multiply_tiles(Sums& sums, int steps) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + 32)
-    KERNEL(const __grid_constant__ TensorMap left, const __grid_constant__ TensorMap right, Output::Element* output) {
+    KERNEL(const __grid_constant__ TensorMap left, const __grid_constant__ TensorMap right, OUTPUT_PARAMETERS) {
+    auto output = OUTPUT;
     constexpr unsigned TILES =
         ((Left::LINES + TILE_ROWS - 1) / TILE_ROWS) * ((Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS);
     constexpr int STEPS = (TERMS + TILE_TERMS - 1) / TILE_TERMS;

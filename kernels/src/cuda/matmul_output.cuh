@@ -3,61 +3,61 @@
 // Tile rows whose tiles blocks that run together make: what these read stays in the cache that all multiprocessors share.
 constexpr int GROUP = 8;
 
-// Sixteen bytes of the output.
-template <class Element>
-struct Vector;
-
-template <>
-struct Vector<float> {
-    static constexpr int COUNT = 4;
-
-    static DTL_INLINE void store(float* place, const float* sums) {
-        const float4 old = ACCUMULATES ? *reinterpret_cast<const float4*>(place) : float4{};
-        *reinterpret_cast<float4*>(place) = float4{result_of(sums[0], old.x), result_of(sums[1], old.y),
-                                                   result_of(sums[2], old.z), result_of(sums[3], old.w)};
-    }
-};
-
-template <>
-struct Vector<bf16> {
-    static constexpr int COUNT = 8;
-
-    static DTL_INLINE unsigned pair(unsigned old, float low, float high) {
-        const bf16 first = narrow<bf16>(result_of(low, __uint_as_float(old << 16)));
-        const bf16 second = narrow<bf16>(result_of(high, __uint_as_float(old & 0xffff0000u)));
-        return first.bits | static_cast<unsigned>(second.bits) << 16;
-    }
-
-    static DTL_INLINE void store(bf16* place, const float* sums) {
-        const uint4 old = ACCUMULATES ? *reinterpret_cast<const uint4*>(place) : uint4{};
-        *reinterpret_cast<uint4*>(place) = uint4{pair(old.x, sums[0], sums[1]), pair(old.y, sums[2], sums[3]),
-                                                 pair(old.z, sums[4], sums[5]), pair(old.w, sums[6], sums[7])};
-    }
-};
-
 // Sixteen rows of a warp's sums in shared memory, with a gap behind each row so that rows start in different banks.
 constexpr int ROOM_PITCH = WARP_COLUMNS + 8;
 constexpr int ROOM_OF_WARP = 16 * ROOM_PITCH;
 static_assert(ROOM_OF_WARP * (THREADS / 32) * sizeof(float) <= STAGES * STAGE_BYTES, "sums go where the stages were");
 
-// Stores sixteen rows of sums from `row` and `column` of the output on: neighbouring lanes store neighbours.
-DTL_INLINE void store_rows(Output::Element* output, const float* room, int row, int column) {
-    constexpr int COUNT = Vector<Output::Element>::COUNT;
-    constexpr int VECTORS_OF_ROW = WARP_COLUMNS / COUNT;
-    const bool is_aligned = Output::IS_ALIGNED && address(output) % 16 == 0;
+// Of such rows a lane stores vectors: neighbouring lanes store neighbours.
+constexpr int COUNT = Vector<Output::Element>::COUNT;
+constexpr int VECTORS_OF_ROW = WARP_COLUMNS / COUNT;
+constexpr int VECTORS_OF_LANE = 16 * VECTORS_OF_ROW / 32;
+
+DTL_INLINE int row_of_vector(int number) {
+    return (number * 32 + static_cast<int>(threadIdx.x % 32)) / VECTORS_OF_ROW;
+}
+
+DTL_INLINE int column_of_vector(int number) {
+    return (number * 32 + static_cast<int>(threadIdx.x % 32)) % VECTORS_OF_ROW * COUNT;
+}
+
+// Whether sums are stored as vectors at all: `Target` is a pointer, or what stands for one where there is an epilogue.
+template <class Target>
+DTL_INLINE bool has_vectors(const Target& output) {
+    return Output::IS_ALIGNED && address(output) % 16 == 0;
+}
+
+DTL_INLINE bool is_whole(int column) {
+    return column + COUNT <= Right::LINES;
+}
+
+// Reads what vectors of sixteen rows from `row` and `column` on need beside their sums.
+template <class Target, class Ahead>
+DTL_INLINE void read_rows_ahead(Ahead (&ahead)[VECTORS_OF_LANE], const Target& output, int row, int column) {
 #pragma unroll
-    for (int number = 0; number < 16 * VECTORS_OF_ROW / 32; ++number) {
-        const int which = number * 32 + static_cast<int>(threadIdx.x % 32);
-        const int row_of_room = which / VECTORS_OF_ROW;
-        const int column_of_room = which % VECTORS_OF_ROW * COUNT;
-        const float* const sums = room + row_of_room * ROOM_PITCH + column_of_room;
-        const int output_row = row + row_of_room;
-        const int output_column = column + column_of_room;
+    for (int number = 0; number < VECTORS_OF_LANE; ++number) {
+        const int output_row = row + row_of_vector(number);
+        const int output_column = column + column_of_vector(number);
+        if (has_vectors(output) && output_row < Left::LINES && is_whole(output_column)) {
+            ahead[number] =
+                read_ahead(output + output_row * Output::ROW_STRIDE + output_column * Output::COLUMN_STRIDE);
+        }
+    }
+}
+
+// Stores sixteen rows of sums from `row` and `column` of the output on.
+template <class Target, class Ahead>
+DTL_INLINE void store_rows(const Target& output, const float* room, const Ahead (&ahead)[VECTORS_OF_LANE], int row, int column) {
+    const bool is_aligned = has_vectors(output);
+#pragma unroll
+    for (int number = 0; number < VECTORS_OF_LANE; ++number) {
+        const float* const sums = room + row_of_vector(number) * ROOM_PITCH + column_of_vector(number);
+        const int output_row = row + row_of_vector(number);
+        const int output_column = column + column_of_vector(number);
         if (output_row < Left::LINES && output_column < Right::LINES) {
-            Output::Element* const place =
-                output + output_row * Output::ROW_STRIDE + output_column * Output::COLUMN_STRIDE;
-            if (is_aligned && output_column + COUNT <= Right::LINES) {
-                Vector<Output::Element>::store(place, sums);
+            const Target place = output + output_row * Output::ROW_STRIDE + output_column * Output::COLUMN_STRIDE;
+            if (is_aligned && is_whole(output_column)) {
+                store_vector(place, sums, ahead[number]);
             } else {
                 const int count = min(Right::LINES - output_column, COUNT);
 #pragma unroll 1
@@ -69,25 +69,48 @@ DTL_INLINE void store_rows(Output::Element* output, const float* room, int row, 
     }
 }
 
+// The sums of each strip of WARP_COLUMNS become those of the one before.
+DTL_INLINE void move_up(Sums& sums) {
+    constexpr int PARTS_OF_STRIP = WARP_COLUMNS / 8;
+#pragma unroll
+    for (int part = PARTS_OF_STRIP; part < DOWN * ACROSS; ++part) {
+        const int before = part - PARTS_OF_STRIP;
+#pragma unroll
+        for (int number = 0; number < 4; ++number) {
+            sums[before / ACROSS][before % ACROSS][number] = sums[part / ACROSS][part % ACROSS][number];
+        }
+    }
+}
+
 // Stores this warp's sums, of which the first is at `row` and `column` of the output, through its own room in shared memory, sixteen rows by
-// WARP_COLUMNS after another.
-DTL_INLINE void store_sums(Output::Element* output, const Sums& sums, int row, int column) {
+// WARP_COLUMNS after another. With an epilogue each of these strips in turn is the first, so that its long text is there for one only; and
+// what it reads is on its way while the sums go to their room.
+template <class Target>
+DTL_INLINE void store_sums(const Target& output, Sums& sums, int row, int column) {
+    constexpr int STRIPS = DOWN * ACROSS * 8 / WARP_COLUMNS;
     const unsigned lane = threadIdx.x % 32;
     float* const room = reinterpret_cast<float*>(shared) + threadIdx.x / 32 * ROOM_OF_WARP;
-#pragma unroll
-    for (int number = 0; number < DOWN * ACROSS * 8 / WARP_COLUMNS; ++number) {
+#pragma unroll (HAS_EPILOGUE ? 1 : STRIPS)
+    for (int number = 0; number < STRIPS; ++number) {
         const int down = number * WARP_COLUMNS / 8 / ACROSS;
         const int first = number * WARP_COLUMNS / 8 % ACROSS;
+        const int strip_row = row + down * ROWS_APART;
+        const int strip_column = column + first * 8;
+        decltype(read_ahead(output)) ahead[VECTORS_OF_LANE];
+        read_rows_ahead(ahead, output, strip_row, strip_column);
 #pragma unroll
         for (int across = 0; across < WARP_COLUMNS / 8; ++across) {
-            const float(&part)[4] = sums[down][first + across];
+            const float(&part)[4] = HAS_EPILOGUE ? sums[0][across] : sums[down][first + across];
             float* const place = room + lane / 4 * ROOM_PITCH + across * 8 + lane % 4 * 2;
             *reinterpret_cast<float2*>(place) = float2{part[0], part[1]};
             *reinterpret_cast<float2*>(place + 8 * ROOM_PITCH) = float2{part[2], part[3]};
         }
         __syncwarp();
-        store_rows(output, room, row + down * ROWS_APART, column + first * 8);
+        store_rows(output, room, ahead, strip_row, strip_column);
         __syncwarp();
+        if constexpr (HAS_EPILOGUE) {
+            move_up(sums);
+        }
     }
 }
 

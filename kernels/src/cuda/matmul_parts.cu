@@ -1,7 +1,8 @@
 // Adds up the parts of a product's sums, in their order, and stores what becomes of them. `parts` holds PARTS of each of PRODUCTS
 // products, one behind another, each of rows of PART_PITCH sums.
 
-extern "C" __global__ void __launch_bounds__(256) KERNEL(const float* parts, Output::Element* output) {
+extern "C" __global__ void __launch_bounds__(256) KERNEL(const float* parts, OUTPUT_PARAMETERS) {
+    auto output = OUTPUT;
     constexpr int OUTPUTS = PRODUCTS * Left::LINES * Right::LINES;
     constexpr int PART = Left::LINES * PART_PITCH;
     for (int which = static_cast<int>(thread_of_launch()); which < OUTPUTS; which += static_cast<int>(threads_of_launch())) {

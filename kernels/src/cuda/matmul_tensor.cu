@@ -83,7 +83,8 @@ DTL_INLINE void begin_stage(int step, int end_step, const bf16* left, const bf16
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    KERNEL(const bf16* left, const bf16* right, Output::Element* output) {
+    KERNEL(const bf16* left, const bf16* right, OUTPUT_PARAMETERS) {
+    auto output = OUTPUT;
     constexpr unsigned TILES =
         ((Left::LINES + TILE_ROWS - 1) / TILE_ROWS) * ((Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS);
     constexpr int STEPS = (TERMS + TILE_TERMS - 1) / TILE_TERMS;

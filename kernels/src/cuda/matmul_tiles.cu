@@ -49,8 +49,21 @@ DTL_INLINE void store_piece(Tile<TILE_TERMS, LINES>& tile, const Piece<LINES>& p
     }
 }
 
+// Each row of sums becomes the one before it.
+template <int ROWS, int COLUMNS>
+DTL_INLINE void move_up(float (&sums)[ROWS][COLUMNS]) {
+#pragma unroll
+    for (int row = 1; row < ROWS; ++row) {
+#pragma unroll
+        for (int column = 0; column < COLUMNS; ++column) {
+            sums[row - 1][column] = sums[row][column];
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
-    KERNEL(const Left::Element* left, const Right::Element* right, Output::Element* output) {
+    KERNEL(const Left::Element* left, const Right::Element* right, OUTPUT_PARAMETERS) {
+    auto output = OUTPUT;
     __shared__ Tile<TILE_TERMS, TILE_ROWS> left_tiles[2];
     __shared__ Tile<TILE_TERMS, TILE_COLUMNS> right_tiles[2];
 
@@ -94,7 +107,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
 
-#pragma unroll
+    // With an epilogue one row of sums after the other is the first, so that the text of it stands here for one row only.
+#pragma unroll (HAS_EPILOGUE ? 1 : THREAD_ROWS)
     for (int row_number = 0; row_number < THREAD_ROWS; ++row_number) {
         const int row = first_row + line_of<TILE_ROWS, THREAD_ROWS>(thread_row, row_number);
 #pragma unroll
@@ -102,8 +116,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const int column = first_column + line_of<TILE_COLUMNS, THREAD_COLUMNS>(thread_column, column_number);
             if (row < Left::LINES && column < Right::LINES) {
                 store_output(output + row * Output::ROW_STRIDE + column * Output::COLUMN_STRIDE,
-                             sums[row_number][column_number]);
+                             sums[HAS_EPILOGUE ? 0 : row_number][column_number]);
             }
+        }
+        if constexpr (HAS_EPILOGUE) {
+            move_up(sums);
         }
     }
 }

@@ -7,6 +7,7 @@
 //! for each element type only. Sums are taken in an order that the descriptor alone decides; floats are never added by atomics.
 //! Products of bf16, attention's too, run on the tensor cores, through what `tensor.cuh` has: copies that don't wait, swizzled
 //! tiles, fragments; on sm_90a by four warps together, where tensor maps describe operands from tiles that arrive in bulk (`bulk.cuh`).
+//! What else is to be done with a product's results, an [`Epilogue`], comes from outside, as text.
 //!
 //! Neither compiles nor launches anything: whoever does gives arguments as [`DeviceArgument`] says.
 
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use attention::{attention, attention_backward};
 pub use collective::{BlockReduction, Pattern, ReducedElement, copy_blocks, copy_rows, fill, reduce};
 pub use embedding::{scatter_add, take};
-pub use matmul::matmul;
+pub use matmul::{Epilogue, Keeps, matmul};
 
 /// Bytes that pieces of scratch start at multiples of.
 const SCRATCH_ALIGNMENT: u64 = 256;

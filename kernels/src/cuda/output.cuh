@@ -7,3 +7,47 @@ DTL_INLINE float result_of(float sum, float old) {
 DTL_INLINE void store_output(Output::Element* place, float sum) {
     *place = narrow<Output::Element>(result_of(sum, ACCUMULATES ? widen(*place) : 0.0f));
 }
+
+// Sixteen bytes of the output.
+template <class Element>
+struct Vector;
+
+template <>
+struct Vector<float> {
+    static constexpr int COUNT = 4;
+
+    static DTL_INLINE void store(float* place, const float* sums) {
+        const float4 old = ACCUMULATES ? *reinterpret_cast<const float4*>(place) : float4{};
+        *reinterpret_cast<float4*>(place) = float4{result_of(sums[0], old.x), result_of(sums[1], old.y),
+                                                   result_of(sums[2], old.z), result_of(sums[3], old.w)};
+    }
+};
+
+template <>
+struct Vector<bf16> {
+    static constexpr int COUNT = 8;
+
+    static DTL_INLINE unsigned pair(unsigned old, float low, float high) {
+        const bf16 first = narrow<bf16>(result_of(low, __uint_as_float(old << 16)));
+        const bf16 second = narrow<bf16>(result_of(high, __uint_as_float(old & 0xffff0000u)));
+        return first.bits | static_cast<unsigned>(second.bits) << 16;
+    }
+
+    static DTL_INLINE void store(bf16* place, const float* sums) {
+        const uint4 old = ACCUMULATES ? *reinterpret_cast<const uint4*>(place) : uint4{};
+        *reinterpret_cast<uint4*>(place) = uint4{pair(old.x, sums[0], sums[1]), pair(old.y, sums[2], sums[3]),
+                                                 pair(old.z, sums[4], sums[5]), pair(old.w, sums[6], sums[7])};
+    }
+};
+
+// What is read ahead of storing the vector from there on: nothing.
+struct Nothing {};
+
+DTL_INLINE Nothing read_ahead(const Output::Element*) {
+    return Nothing{};
+}
+
+// The sums of neighbours, from a multiple of sixteen bytes on.
+DTL_INLINE void store_vector(Output::Element* place, const float* sums, const Nothing&) {
+    Vector<Output::Element>::store(place, sums);
+}

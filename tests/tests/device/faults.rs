@@ -81,7 +81,7 @@ fn in_products() {
         ProductShape { batch: vec![Batch::Both(2)], accumulation: Accumulation::Add, ..plain(70, 67, 35) };
     let layout = [Innermost::Others, Innermost::Others, Innermost::Others];
     let case = Product::dense(&shape, layout, &mut Numbers(1));
-    let call = matmul(&case.spec).expect("a valid descriptor");
+    let call = matmul(&case.spec, None).expect("a valid descriptor");
     let faults = [
         fault(0, "right_piece);\n            __syncthreads();", "right_piece);"),
         fault(0, "right_piece);\n    __syncthreads();", "right_piece);"),
@@ -107,7 +107,7 @@ fn on_tensor_cores(innermost: [Innermost; 3], step: usize, accumulation: Accumul
 #[test]
 fn in_products_on_tensor_cores() {
     let case = on_tensor_cores([Innermost::Others; 3], 8, Accumulation::Overwrite);
-    let call = matmul(&case.spec).expect("a valid descriptor");
+    let call = matmul(&case.spec, None).expect("a valid descriptor");
     let faults = [
         fault(0, "wait_for_groups<AHEAD - 1>()", "wait_for_groups<AHEAD>()"),
         fault(0, "__syncthreads();\n            begin_stage", "begin_stage"),
@@ -129,7 +129,7 @@ fn in_products_on_tensor_cores() {
         fault(0, "|| term < TERMS", "|| true"),
         fault(0, "is_whole ? CHUNK : min(rest, CHUNK)", "CHUNK"),
         fault(0, "place + 8 * ROOM_PITCH", "place + 4 * ROOM_PITCH"),
-        fault(0, "output_column + COUNT <= Right::LINES", "true"),
+        fault(0, "column + COUNT <= Right::LINES", "true"),
         fault(0, "in_group % rows_of_group", "in_group % GROUP"),
         fault(0, "column + first * 8", "column + first * 4"),
     ];
@@ -152,7 +152,7 @@ fn in_products_on_tensor_cores() {
 #[test]
 fn in_products_of_groups() {
     let case = on_tensor_cores([Innermost::Others; 3], 8, Accumulation::Overwrite);
-    let call = without_alternatives(matmul(&case.spec).expect("a valid descriptor"));
+    let call = without_alternatives(matmul(&case.spec, None).expect("a valid descriptor"));
     let faults = [
         fault(0, "asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\");", ""),
         fault(0, "asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");", ""),
@@ -174,7 +174,7 @@ fn in_products_of_groups() {
     let [_, (large, _)] = large_shapes();
     let case =
         Product::dense(&large, [Innermost::Lines, Innermost::Lines, Innermost::Others], &mut Numbers(7));
-    let call = without_alternatives(matmul(&case.spec).expect("a valid descriptor"));
+    let call = without_alternatives(matmul(&case.spec, None).expect("a valid descriptor"));
     let faults = [
         fault(0, "? 1 : Place::ROWS * ROW_BYTES / 16", "? 1 : 8 * ROW_BYTES / 16"),
         fault(0, "line / LINES_OF_ROW * Place::ROWS", "line / LINES_OF_ROW * 8"),
@@ -186,7 +186,7 @@ fn in_products_of_groups() {
 
 /// The call as devices of 9.0 launch it.
 fn in_bulk(case: &Product) -> DeviceCall {
-    let mut call = matmul(&case.spec).expect("a valid descriptor");
+    let mut call = matmul(&case.spec, None).expect("a valid descriptor");
     let alternative = call.launches[0].alternative.take().expect("maps describe it");
     call.launches[0] = *alternative;
     call
@@ -275,7 +275,7 @@ fn in_maps() {
 #[test]
 fn in_products_on_tensor_cores_of_other_layouts() {
     let case = on_tensor_cores([Innermost::Lines, Innermost::Lines, Innermost::Others], 8, Accumulation::Add);
-    let call = matmul(&case.spec).expect("a valid descriptor");
+    let call = matmul(&case.spec, None).expect("a valid descriptor");
     let faults = [
         fault(0, "ldmatrix.sync.aligned.m8n8.x4.trans", "ldmatrix.sync.aligned.m8n8.x4"),
         fault(0, "(ROWS_ARE_LINES ? term : line) / CHUNK", "(ROWS_ARE_LINES ? line : term) / CHUNK"),
@@ -290,7 +290,7 @@ fn in_products_on_tensor_cores_of_other_layouts() {
 
     let case =
         on_tensor_cores([Innermost::Lines, Innermost::Others, Innermost::Others], 1, Accumulation::Add);
-    let call = matmul(&case.spec).expect("a valid descriptor");
+    let call = matmul(&case.spec, None).expect("a valid descriptor");
     let faults = [
         fault(0, "number < piece.count", "true"),
         fault(0, "number % 2 * 16", "16"),
@@ -303,7 +303,7 @@ fn in_products_on_tensor_cores_of_other_layouts() {
 fn in_products_in_parts() {
     let shape = ProductShape { batch: vec![Batch::Both(2)], ..plain_bf16(70, 67, 1030) };
     let case = Product::dense(&shape, [Innermost::Others; 3], &mut Numbers(6));
-    let call = matmul(&case.spec).expect("a valid descriptor");
+    let call = matmul(&case.spec, None).expect("a valid descriptor");
     let faults = [
         fault(0, "% PARTS) * STEPS_OF_PART", "% PARTS) * STEPS_OF_PART / 2"),
         fault(0, "min(first_step + STEPS_OF_PART, STEPS)", "STEPS"),

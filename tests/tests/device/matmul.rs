@@ -57,9 +57,9 @@ pub fn plain(m: usize, n: usize, k: usize) -> Shape {
 /// A product with its operands.
 pub struct Case {
     pub spec: MatmulSpec,
-    a: Stored,
-    b: Stored,
-    c: Stored,
+    pub a: Stored,
+    pub b: Stored,
+    pub c: Stored,
 }
 
 impl Case {
@@ -210,7 +210,7 @@ fn on_host(spec: &MatmulSpec, a: &Stored, b: &Stored, c: &mut Stored) {
 
 /// Holds a call to the CPU's result.
 pub fn check(shape: &Shape, case: &Case, bench: &mut Bench, placing: Placing) {
-    let call = matmul(&case.spec).unwrap_or_else(|error| panic!("{error}: {shape:?}"));
+    let call = matmul(&case.spec, None).unwrap_or_else(|error| panic!("{error}: {shape:?}"));
     if let Some(difference) = case.judge(&call, bench, placing) {
         let source = call.launches.first().map_or("", |launch| &launch.source);
         panic!("{shape:?} {:?} {placing:?}\n{difference}\n{source}", case.spec);
@@ -273,7 +273,7 @@ fn a_product_that_fills_a_device() {
     let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
     let shape = Shape { batch: vec![Batch::Both(32)], scale: 2.0, ..plain(130, 250, 21) };
     let case = Case::dense(&shape, [Innermost::Others, Innermost::Lines, Innermost::Others], &mut Numbers(3));
-    let call = matmul(&case.spec).expect("a valid descriptor");
+    let call = matmul(&case.spec, None).expect("a valid descriptor");
     assert!(call.launches[0].source.contains("TILE_ROWS = 128"));
     check(&shape, &case, &mut bench, Placing::Aligned);
 }
@@ -283,7 +283,7 @@ fn what_is_empty_is_not_launched() {
     for (m, n, batch) in [(0, 3, 1), (3, 0, 1), (3, 3, 0)] {
         let shape = Shape { batch: vec![Batch::Both(batch)], ..plain(m, n, 2) };
         let case = Case::random(&shape, &mut Numbers(4));
-        assert_eq!(matmul(&case.spec).expect("a valid descriptor"), DeviceCall::default());
+        assert_eq!(matmul(&case.spec, None).expect("a valid descriptor"), DeviceCall::default());
     }
 }
 
@@ -299,7 +299,7 @@ fn products_compile_for_every_architecture() {
         Shape { contraction: vec![3, 5], accumulation: Accumulation::Add, scale: 0.1, ..plain(65, 63, 1) },
     ];
     for shape in shapes {
-        let call = matmul(&Case::random(&shape, &mut numbers).spec).expect("a valid descriptor");
+        let call = matmul(&Case::random(&shape, &mut numbers).spec, None).expect("a valid descriptor");
         for architecture in Architecture::ALL {
             compiled(&call.launches[0], architecture);
         }

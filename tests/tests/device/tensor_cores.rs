@@ -12,10 +12,10 @@ pub fn plain_bf16(m: usize, n: usize, k: usize) -> Shape {
     Shape { elements: [Element::Bf16; 3], ..plain(m, n, k) }
 }
 
-const ROW_MAJOR: [Innermost; 3] = [Innermost::Others, Innermost::Lines, Innermost::Others];
+pub const ROW_MAJOR: [Innermost; 3] = [Innermost::Others, Innermost::Lines, Innermost::Others];
 
 fn launch(case: &Case) -> DeviceLaunch {
-    let call = matmul(&case.spec).expect("a valid descriptor");
+    let call = matmul(&case.spec, None).expect("a valid descriptor");
     let [launch] = <[DeviceLaunch; 1]>::try_from(call.launches).expect("one launch");
     launch
 }
@@ -61,7 +61,7 @@ fn every_transpose(architecture: Architecture) {
 
 /// Where an operand begins does not decide bits: what devices of 9.0 launch where it is between chunks gives the same as what they do elsewhere.
 fn check_without_alternatives(case: &Case, bench: &mut Bench) {
-    let call = matmul(&case.spec).expect("a valid descriptor");
+    let call = matmul(&case.spec, None).expect("a valid descriptor");
     let plain = without_alternatives(call.clone());
     let mut output =
         |call| case.output(call, bench, Placing::Aligned).unwrap_or_else(|error| panic!("{error}"));
@@ -194,7 +194,7 @@ fn products_that_arrive_in_bulk() {
     for shape in shapes {
         let innermost = [(); 3].map(|()| numbers.pick(&OPERANDS));
         let case = Case::padded(&shape, innermost, 8, &mut numbers);
-        let call = matmul(&case.spec).expect("a valid descriptor");
+        let call = matmul(&case.spec, None).expect("a valid descriptor");
         assert!(call.launches[0].alternative.is_some(), "{shape:?}");
         check(&shape, &case, &mut bench, Placing::Aligned);
         check_without_alternatives(&case, &mut bench);
@@ -229,7 +229,7 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
         (large, [Innermost::Lines, Innermost::Lines, Innermost::Others], 1),
     ];
     for (shape, innermost, step) in shapes {
-        let call = matmul(&Case::padded(&shape, innermost, step, &mut numbers).spec);
+        let call = matmul(&Case::padded(&shape, innermost, step, &mut numbers).spec, None);
         let launches = call.expect("a valid descriptor").launches;
         let [launch, rest @ ..] = launches.as_slice() else { panic!("{shape:?}: no launch") };
         let alignments = alignments(launch);
@@ -275,7 +275,7 @@ fn products_in_bulk_compile() {
         for innermost in [[Innermost::Others; 3], [Innermost::Lines, Innermost::Lines, Innermost::Others]] {
             let mut case = Case::dense(&shape, innermost, &mut Numbers(22));
             case.spec.contraction[0].extent = 4096;
-            let call = matmul(&case.spec).expect("a valid descriptor");
+            let call = matmul(&case.spec, None).expect("a valid descriptor");
             let launch = call.launches[0].alternative.as_deref().expect("maps describe it");
             assert!(launch.source.contains(stages));
             let binary = compiled(launch, Architecture::Sm90a);
@@ -333,7 +333,7 @@ fn parts(architecture: Architecture) {
     ];
     for shape in shapes {
         let case = Case::random(&shape, &mut numbers);
-        let call = matmul(&case.spec).expect("a valid descriptor");
+        let call = matmul(&case.spec, None).expect("a valid descriptor");
         assert_eq!(call.launches.len(), 2);
         assert!(call.launches[1].source.contains("PARTS = 3;"));
         check(&shape, &case, &mut bench, Placing::Aligned);

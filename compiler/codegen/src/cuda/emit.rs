@@ -6,10 +6,10 @@ use super::live::Live;
 use super::mapping::{BLOCK, Part, WARP, Worker, parts};
 use super::math::Function;
 use super::names::Names;
-use super::operation::element_name;
+use super::operation::pointer_name;
 use super::text::Text;
 use super::vector::Chunk;
-use crate::kir::{Access, AccumulatorId, AxisId, Constant, Kernel, Register, Span, Statement};
+use crate::kir::{AccumulatorId, AxisId, Constant, Kernel, Register, Span, Statement, TensorId};
 use crate::lower::Origins;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use std::collections::BTreeSet;
@@ -44,6 +44,19 @@ pub(super) struct Emitter<'kernel> {
     pub constants: SecondaryMap<Register, Option<Constant>>,
     /// Where an axis' value is not in the variable of its name.
     axis_texts: SecondaryMap<AxisId, Option<String>>,
+    /// The tensor whose elements are given instead of read, where there is one.
+    pub in_hand: Option<InHand>,
+}
+
+/// A tensor whose elements at the present iterations are in variables, as floats.
+pub(super) struct InHand {
+    pub tensor: TensorId,
+    /// The variable of one element.
+    pub one: String,
+    /// The variable of neighbours.
+    pub several: String,
+    /// The variable of what else is read of neighbours, ahead of where it is used.
+    pub loads: String,
 }
 
 /// Accesses that other threads of the unit must see done before what follows.
@@ -57,22 +70,7 @@ pub(super) struct Pending {
 
 /// Emits a valid kernel as the function `name`.
 pub(super) fn emit(kernel: &Kernel, origins: &Origins, alignments: &[u64], name: &str) -> CudaKernel {
-    let mut emitter = Emitter {
-        kernel,
-        origins,
-        alignments,
-        names: Names::new(kernel, origins),
-        functions: BTreeSet::new(),
-        width: Width::of(kernel),
-        text: Text::default(),
-        live: Live::default(),
-        worker: Worker::Thread,
-        is_private: false,
-        shared: EntitySet::new(),
-        pending: Pending::default(),
-        constants: SecondaryMap::new(),
-        axis_texts: SecondaryMap::new(),
-    };
+    let mut emitter = Emitter::new(kernel, origins, alignments);
     let blocks = emitter.function(name);
     CudaKernel {
         name: name.to_owned(),
@@ -83,14 +81,39 @@ pub(super) fn emit(kernel: &Kernel, origins: &Origins, alignments: &[u64], name:
     }
 }
 
+impl<'kernel> Emitter<'kernel> {
+    /// Nothing is emitted yet.
+    pub(super) fn new(
+        kernel: &'kernel Kernel,
+        origins: &'kernel Origins,
+        alignments: &'kernel [u64],
+    ) -> Self {
+        Self {
+            kernel,
+            origins,
+            alignments,
+            names: Names::new(kernel, origins),
+            functions: BTreeSet::new(),
+            width: Width::of(kernel),
+            text: Text::default(),
+            live: Live::default(),
+            worker: Worker::Thread,
+            is_private: false,
+            shared: EntitySet::new(),
+            pending: Pending::default(),
+            constants: SecondaryMap::new(),
+            axis_texts: SecondaryMap::new(),
+            in_hand: None,
+        }
+    }
+}
+
 impl Emitter<'_> {
     /// Emits the function; gives the blocks that keep all of its parts busy.
     fn function(&mut self, name: &str) -> u64 {
         let mut parameters = Vec::new();
         for (id, tensor) in &self.kernel.tensors {
-            let constant = if tensor.access == Access::Read { "const " } else { "" };
-            let element = element_name(tensor.element);
-            parameters.push(format!("{constant}{element}* {}", self.names.tensor(id)));
+            parameters.push(format!("{} {}", pointer_name(tensor), self.names.tensor(id)));
         }
         for id in self.kernel.integers.keys() {
             parameters.push(format!("long long {}", self.names.integer(id)));
@@ -112,12 +135,17 @@ impl Emitter<'_> {
         blocks
     }
 
-    /// Emits one part; gives the blocks that keep it busy.
-    fn part(&mut self, part: &Part<'_>) -> u64 {
+    /// What follows belongs to this part.
+    pub(super) fn begin_part(&mut self, part: &Part<'_>) {
         self.live = Live::of(self.kernel, part);
         self.worker = part.worker;
         self.pending = Pending::default();
         self.is_private = part.worker == Worker::Thread;
+    }
+
+    /// Emits one part; gives the blocks that keep it busy.
+    fn part(&mut self, part: &Part<'_>) -> u64 {
+        self.begin_part(part);
         match part.worker {
             Worker::Thread => self.thread_part(part),
             Worker::Warp | Worker::Block => self.unit_part(part),
@@ -194,29 +222,35 @@ impl Emitter<'_> {
             "for ({kind} {counter} = {first}{within}; {counter} < {count}; {counter} += {stride}) {{"
         ));
         if !is_plain {
-            let mut finer = 1;
-            for (position, &(axis, extent)) in axes.iter().enumerate().rev() {
-                let is_innermost = position + 1 == axes.len();
-                if self.is_used(axis, part) {
-                    let mut value = if finer == 1 { counter.clone() } else { format!("{counter} / {finer}") };
-                    if position > 0 {
-                        value = format!("{value} % {extent}");
-                    }
-                    if is_innermost && width > 1 {
-                        value = if position > 0 {
-                            format!("({value}) * {width}")
-                        } else {
-                            format!("{value} * {width}")
-                        };
-                    }
-                    let name = self.names.axis(axis);
-                    self.text.line(format!("const {kind} {name} = {value};"));
-                }
-                finer *= extent;
-            }
+            self.define_axes(part, axes, &counter, width);
         }
         let defined: Vec<AxisId> = axes.iter().map(|&(axis, _)| axis).collect();
         self.prefix(part, &defined);
+    }
+
+    /// Defines the axes that a part reads by a counter of their iterations; the innermost counts chunks of `width`.
+    pub(super) fn define_axes(&mut self, part: &Part<'_>, axes: &[(AxisId, u64)], counter: &str, width: u64) {
+        let kind = self.width.name();
+        let mut finer = 1;
+        for (position, &(axis, extent)) in axes.iter().enumerate().rev() {
+            let is_innermost = position + 1 == axes.len();
+            if self.is_used(axis, part) {
+                let mut value = if finer == 1 { counter.to_owned() } else { format!("{counter} / {finer}") };
+                if position > 0 {
+                    value = format!("{value} % {extent}");
+                }
+                if is_innermost && width > 1 {
+                    value = if position > 0 {
+                        format!("({value}) * {width}")
+                    } else {
+                        format!("{value} * {width}")
+                    };
+                }
+                let name = self.names.axis(axis);
+                self.text.line(format!("const {kind} {name} = {value};"));
+            }
+            finer *= extent;
+        }
     }
 
     /// Whether a part reads an axis, itself or through the tiles that it lies in.
@@ -230,7 +264,7 @@ impl Emitter<'_> {
     }
 
     /// The tiles' axes and the values above the leaf.
-    fn prefix(&mut self, part: &Part<'_>, defined: &[AxisId]) {
+    pub(super) fn prefix(&mut self, part: &Part<'_>, defined: &[AxisId]) {
         let kind = self.width.name();
         for &axis in defined {
             if let Span::Tile { outer, size } = self.kernel.axes[axis].span

@@ -29,6 +29,13 @@ impl Live {
         live
     }
 
+    /// What indices need.
+    pub(super) fn of_indices<'a>(indices: impl Iterator<Item = &'a Index>) -> Self {
+        let mut live = Self::default();
+        indices.for_each(|index| live.index(index));
+        live
+    }
+
     fn body(&mut self, kernel: &Kernel, body: &[Statement]) {
         for statement in body.iter().rev() {
             self.statement(kernel, statement);

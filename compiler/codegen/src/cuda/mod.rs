@@ -6,9 +6,12 @@
 //! reorder what a kernel says; it decides which thread does what (`mapping`), and the same kernel gives the same
 //! bytes. It neither loads nor launches anything.
 //!
+//! A kernel that uses a product's results one by one can become the product's epilogue instead of a function ([`epilogue()`]).
+//!
 //! Reductions combine in an order that depends on extents alone: the lanes of a warp in a tree, warps in their order.
 
 mod emit;
+mod epilogue;
 mod index;
 mod live;
 mod mapping;
@@ -27,6 +30,7 @@ use crate::lower::Origins;
 use std::collections::BTreeSet;
 use std::fmt;
 
+pub use epilogue::epilogue;
 pub use text::Places;
 
 /// A kernel as a function of CUDA C++.

@@ -8,6 +8,10 @@ use rustc_hash::FxHashSet;
 
 /// Words that mean something in CUDA C++ or in our prelude, among those a model may use for a name.
 const TAKEN: &[&str] = &[
+    "Epilogue",
+    "Loads",
+    "Results",
+    "WIDTH",
     "alignas",
     "alignof",
     "and",

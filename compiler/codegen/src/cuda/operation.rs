@@ -5,8 +5,8 @@ use super::index::Width;
 use super::math::Function;
 use super::prelude::float_literal;
 use crate::kir::{
-    BinaryOperator, Combination, Comparison, Constant, Draw, ElementType, Operation, Register, ScalarType,
-    UnaryOperator,
+    Access, BinaryOperator, Combination, Comparison, Constant, Draw, ElementType, Operation, Register,
+    ScalarType, TensorParameter, UnaryOperator,
 };
 
 /// The type of a register in C++.
@@ -28,6 +28,12 @@ pub(super) fn element_name(element: ElementType) -> &'static str {
         ElementType::U32 => "unsigned",
         ElementType::Bool => "unsigned char",
     }
+}
+
+/// The type of a pointer to a tensor.
+pub(super) fn pointer_name(tensor: &TensorParameter) -> String {
+    let constant = if tensor.access == Access::Read { "const " } else { "" };
+    format!("{constant}{}*", element_name(tensor.element))
 }
 
 /// A register's value from an element.

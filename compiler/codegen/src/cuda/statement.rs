@@ -24,8 +24,12 @@ impl Emitter<'_> {
             Statement::Load { register, tensor, index } => {
                 if self.live.registers.contains(*register) {
                     self.before(Pending { loads: true, ..Pending::default() });
-                    let element = self.element(*tensor, index);
-                    let value = widened(self.kernel.tensors[*tensor].element, &element);
+                    let value = match &self.in_hand {
+                        Some(in_hand) if in_hand.tensor == *tensor => in_hand.one.clone(),
+                        Some(_) | None => {
+                            widened(self.kernel.tensors[*tensor].element, &self.element(*tensor, index))
+                        }
+                    };
                     self.define(*register, &value);
                 }
             }

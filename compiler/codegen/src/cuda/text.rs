@@ -60,8 +60,13 @@ impl Text {
 
     /// The end of a block.
     pub(super) fn close(&mut self) {
+        self.close_with("}");
+    }
+
+    /// The end of a block that has further signs behind it.
+    pub(super) fn close_with(&mut self, end: &str) {
         self.depth -= 1;
-        self.line("}");
+        self.line(end);
     }
 
     /// The text. Lines that come from nowhere belong to the place before them.
@@ -91,7 +96,8 @@ impl Text {
         let mut text = String::new();
         let mut last: Option<&(String, u32)> = None;
         for line in &self.lines {
-            let indent = if line.text.starts_with('#') { 0 } else { 4 * line.depth };
+            let is_at_margin = line.text.is_empty() || line.text.starts_with('#');
+            let indent = if is_at_margin { 0 } else { 4 * line.depth };
             // Writing to a string does not fail.
             let _ = write!(text, "{:indent$}{}", "", line.text);
             if let Some(place @ (file, number)) = &line.place

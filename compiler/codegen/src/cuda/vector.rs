@@ -1,14 +1,31 @@
 //! Chunks of neighbouring elements: which accesses of a loop's body are one of 16 bytes, and the body over a chunk.
 
-use super::emit::Emitter;
+use super::emit::{Emitter, InHand};
 use super::operation::{combination_name, element_name, narrowed, widened};
 use crate::kir::{AxisId, AxisKind, Index, Loop, Span, Statement, TensorId, Variable};
 
 /// How a loop's body is done for several neighbouring iterations at once.
 pub(super) struct Chunk {
     width: u64,
-    /// For each statement of the body, the variable that holds the chunk's elements where they are one access.
-    packs: Vec<Option<String>>,
+    /// For each statement of the body, what holds the chunk's elements where they are one access.
+    packs: Vec<Option<Pack>>,
+}
+
+/// What holds a chunk's elements of a tensor.
+struct Pack {
+    variable: String,
+    source: Source,
+}
+
+/// Where the elements in a pack come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The chunk's body reads them or, if it only writes them, makes them.
+    Body,
+    /// They are read ahead of it.
+    Ahead,
+    /// They are in hand without being read.
+    Hand,
 }
 
 impl Chunk {
@@ -25,29 +42,73 @@ impl Emitter<'_> {
     /// How to do the body of a vector loop in chunks, if that gives wide accesses. `may_end_uneven` where whoever asks
     /// takes care of what is left behind the last whole chunk.
     pub(super) fn chunk(&mut self, nest: &Loop, may_end_uneven: bool) -> Option<Chunk> {
-        let is_straight = nest.body.iter().all(|statement| !matches!(statement, Statement::Loop(_)));
-        if self.kernel.axes[nest.axis].kind == AxisKind::Serial || !is_straight {
-            return None;
-        }
         for width in [8, 4] {
-            if !self.comes_out_even(nest.axis, width, may_end_uneven) {
-                continue;
-            }
-            let wide: Vec<Option<TensorId>> =
-                nest.body.iter().map(|statement| self.wide(nest, statement, width)).collect();
+            let Some(wide) = self.wide_in_chunks(nest, width, may_end_uneven) else { continue };
             let bytes = |tensor: &TensorId| self.kernel.tensors[*tensor].element.bytes();
             // Eight at once are for elements of two bytes or one.
             let least = wide.iter().flatten().map(bytes).min();
             if least.is_some_and(|least| width == 4 || least <= 2) {
-                let names = wide.iter().map(|tensor| {
-                    let name = self.names.tensor((*tensor)?).to_owned();
-                    Some(self.names.fresh(&format!("{name}_pack")))
-                });
-                let packs = names.collect();
-                return Some(Chunk { width, packs });
+                return Some(self.named(nest, width, &wide));
             }
         }
         None
+    }
+
+    /// How to do the body of a vector loop in chunks of this width, if it can be done in such, whether or not that gives wide accesses.
+    pub(super) fn chunk_of(&mut self, nest: &Loop, width: u64, may_end_uneven: bool) -> Option<Chunk> {
+        let wide = self.wide_in_chunks(nest, width, may_end_uneven)?;
+        Some(self.named(nest, width, &wide))
+    }
+
+    /// For each statement of a vector loop's body, the tensor whose elements of a chunk are one access; none if it is not done in chunks.
+    fn wide_in_chunks(&self, nest: &Loop, width: u64, may_end_uneven: bool) -> Option<Vec<Option<TensorId>>> {
+        let is_straight = nest.body.iter().all(|statement| !matches!(statement, Statement::Loop(_)));
+        let is_vector = self.kernel.axes[nest.axis].kind == AxisKind::Vector;
+        let can_be = is_vector && is_straight && self.comes_out_even(nest.axis, width, may_end_uneven);
+        can_be.then(|| nest.body.iter().map(|statement| self.wide(nest, statement, width)).collect())
+    }
+
+    fn named(&mut self, nest: &Loop, width: u64, wide: &[Option<TensorId>]) -> Chunk {
+        let packs = nest.body.iter().zip(wide);
+        let packs = packs.map(|(statement, tensor)| Some(self.pack(statement, (*tensor)?)));
+        Chunk { width, packs: packs.collect() }
+    }
+
+    fn pack(&mut self, statement: &Statement, tensor: TensorId) -> Pack {
+        if let Some(InHand { tensor: in_hand, several, .. }) = &self.in_hand
+            && *in_hand == tensor
+        {
+            return Pack { variable: several.clone(), source: Source::Hand };
+        }
+        let name = format!("{}_pack", self.names.tensor(tensor));
+        let name = self.names.fresh(&name);
+        match (&self.in_hand, access(statement)) {
+            // What data decides is only known in the body.
+            (Some(in_hand), Some((_, index, true))) if index.data_registers().next().is_none() => {
+                Pack { variable: format!("{}.{name}", in_hand.loads), source: Source::Ahead }
+            }
+            (Some(_) | None, _) => Pack { variable: name, source: Source::Body },
+        }
+    }
+
+    /// What a body reads ahead: for each pack of that, its variable, its tensor and where the chunk's first element is.
+    pub(super) fn read_ahead<'a>(
+        &self,
+        nest: &'a Loop,
+        chunk: &'a Chunk,
+    ) -> Vec<(&'a str, TensorId, &'a Index)> {
+        let packs = nest.body.iter().zip(&chunk.packs);
+        let ahead = packs.filter_map(|(statement, pack)| {
+            let pack = pack.as_ref().filter(|pack| pack.source == Source::Ahead)?;
+            let (tensor, index, _) = access(statement)?;
+            Some((pack.variable.as_str(), tensor, index))
+        });
+        ahead.collect()
+    }
+
+    /// Whether a tensor's elements are given instead of read.
+    fn is_in_hand(&self, tensor: TensorId) -> bool {
+        self.in_hand.as_ref().is_some_and(|in_hand| in_hand.tensor == tensor)
     }
 
     fn comes_out_even(&self, axis: AxisId, width: u64, may_end_uneven: bool) -> bool {
@@ -79,6 +140,9 @@ impl Emitter<'_> {
             | Statement::Combine { .. }
             | Statement::Total { .. } => return None,
         };
+        if self.is_in_hand(tensor) {
+            return Some(tensor);
+        }
         let bytes = width * self.kernel.tensors[tensor].element.bytes();
         let alignment = self.alignments.get(tensor.as_u32() as usize).copied().unwrap_or(1);
         let is_aligned = alignment >= bytes.min(WIDEST) && starts_aligned(index, nest.axis, width);
@@ -111,13 +175,17 @@ impl Emitter<'_> {
     pub(super) fn chunk_body(&mut self, nest: &Loop, chunk: &Chunk, axis: AxisId) {
         let Chunk { width, packs } = chunk;
         for (statement, pack) in nest.body.iter().zip(packs) {
-            let (Some(pack), Some((tensor, index, is_read))) = (pack, access(statement)) else { continue };
+            let (Some(Pack { variable, source: Source::Body }), Some((tensor, index, is_read))) =
+                (pack, access(statement))
+            else {
+                continue;
+            };
             let element = element_name(self.kernel.tensors[tensor].element);
             let address = self.address(tensor, index);
             if is_read {
-                self.text.line(format!("auto {pack} = dtl::load_pack<{width}>({address});"));
+                self.text.line(format!("auto {variable} = dtl::load_pack<{width}>({address});"));
             } else {
-                self.text.line(format!("dtl::pack<{element}, {width}> {pack};"));
+                self.text.line(format!("dtl::pack<{element}, {width}> {variable};"));
             }
         }
         self.text.line("#pragma unroll");
@@ -127,19 +195,19 @@ impl Emitter<'_> {
         self.with_axis_text(axis, &format!("({inside})"), |this| {
             for (statement, pack) in nest.body.iter().zip(packs) {
                 match pack {
-                    Some(pack) => this.element_of(statement, &format!("{pack}.at[{at}]")),
+                    Some(pack) => this.element_of(statement, &format!("{}.at[{at}]", pack.variable)),
                     None => this.statement(statement),
                 }
             }
         });
         self.text.close();
         for (statement, pack) in nest.body.iter().zip(packs) {
-            if let Some(pack) = pack
+            if let Some(Pack { variable, .. }) = pack
                 && let Statement::Store { tensor, index, .. } | Statement::Accumulate { tensor, index, .. } =
                     statement
             {
                 let address = self.address(*tensor, index);
-                self.text.line(format!("dtl::store_pack({address}, {pack});"));
+                self.text.line(format!("dtl::store_pack({address}, {variable});"));
             }
         }
     }
@@ -148,7 +216,10 @@ impl Emitter<'_> {
     fn element_of(&mut self, statement: &Statement, place: &str) {
         match statement {
             Statement::Load { register, tensor, .. } => {
-                let value = widened(self.kernel.tensors[*tensor].element, place);
+                let value = match self.is_in_hand(*tensor) {
+                    true => place.to_owned(),
+                    false => widened(self.kernel.tensors[*tensor].element, place),
+                };
                 self.define(*register, &value);
             }
             Statement::Store { tensor, value, .. } => {

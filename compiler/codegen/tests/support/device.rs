@@ -151,7 +151,8 @@ impl Bench {
     }
 }
 
-fn bytes(buffer: &Buffer) -> Vec<u8> {
+/// The elements as they lie in memory.
+pub fn bytes(buffer: &Buffer) -> Vec<u8> {
     match buffer {
         Buffer::F32(data) => data.iter().flat_map(|value| value.to_le_bytes()).collect(),
         Buffer::Bf16(data) => data.iter().flat_map(|value| value.to_le_bytes()).collect(),
@@ -162,7 +163,7 @@ fn bytes(buffer: &Buffer) -> Vec<u8> {
 }
 
 /// A buffer like `model` with these bytes.
-fn of_bytes(model: &Buffer, bytes: &[u8]) -> Buffer {
+pub fn of_bytes(model: &Buffer, bytes: &[u8]) -> Buffer {
     let words = bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]);
     match model {
         Buffer::F32(_) => Buffer::F32(words.map(f32::from_le_bytes).collect()),

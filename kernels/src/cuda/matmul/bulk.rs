@@ -38,7 +38,6 @@ pub(super) fn launch(
         .constant("int", "STEPS_OF_PART", (steps_of_part * TENSOR_TERMS).div_ceil(BULK_TERMS))
         .constant("Offset", "LEFT_PRODUCT_STRIDE", factors[0].place_stride)
         .constant("Offset", "RIGHT_PRODUCT_STRIDE", factors[1].place_stride)
-        .file(include_str!("../output.cuh"))
         .file(include_str!("../tensor.cuh"))
         .file(include_str!("../matmul_stages.cuh"))
         .file(&group::group_multiplier(tiles.columns))
@@ -51,6 +50,6 @@ pub(super) fn launch(
         shared_bytes: stages * stage_bytes,
     };
     let maps = factors.map(|factor| DeviceArgument::Map(factor.map));
-    let arguments = maps.into_iter().chain([target]).collect();
+    let arguments = maps.into_iter().chain(product.output_arguments(sums, target)).collect();
     shape.launch("matmul_bulk", source, product.spec, arguments).map(Some)
 }

@@ -3,6 +3,7 @@
 //! From a [`MatmulSpec`] to two factors of lines and terms and an output of rows and columns. Chooses no tiles.
 
 use super::bulk::BULK_TERMS;
+use super::epilogue::{self, Epilogue};
 use crate::cuda::DeviceArgument;
 use crate::cuda::mapped::{Loop, MappedRows};
 use crate::cuda::source::{Source, float, stored};
@@ -21,6 +22,7 @@ struct Operand {
 /// A product whose columns run along the output's unit stride.
 pub(super) struct Product<'a> {
     pub(super) spec: &'a MatmulSpec,
+    epilogue: Option<&'a Epilogue>,
     left: Operand,
     right: Operand,
     row_stride: isize,
@@ -32,7 +34,7 @@ pub(super) struct Product<'a> {
 }
 
 impl<'a> Product<'a> {
-    pub(super) fn of(spec: &'a MatmulSpec) -> Product<'a> {
+    pub(super) fn of(spec: &'a MatmulSpec, epilogue: Option<&'a Epilogue>) -> Product<'a> {
         let a = Operand {
             name: "Left",
             element: spec.a,
@@ -52,6 +54,7 @@ impl<'a> Product<'a> {
         match spec.orientation() {
             Orientation::LanesAlongColumns => Product {
                 spec,
+                epilogue,
                 left: a,
                 right: b,
                 row_stride: spec.c_row_stride,
@@ -61,6 +64,7 @@ impl<'a> Product<'a> {
             },
             Orientation::LanesAlongRows => Product {
                 spec,
+                epilogue,
                 left: Operand { name: "Left", ..b },
                 right: Operand { name: "Right", ..a },
                 row_stride: spec.c_column_stride,
@@ -84,9 +88,23 @@ impl<'a> Product<'a> {
         self.spec.batch_extent() * self.rows().div_ceil(rows) * self.columns().div_ceil(columns)
     }
 
-    /// The arguments of a kernel that reads both factors and writes to the target.
-    pub(super) fn arguments(&self, target: DeviceArgument) -> Vec<DeviceArgument> {
-        self.factors.map(DeviceArgument::Pointer).into_iter().chain([target]).collect()
+    /// The arguments of a kernel that reads both factors and makes such sums, which belong at the target.
+    pub(super) fn arguments(&self, sums: Sums, target: DeviceArgument) -> Vec<DeviceArgument> {
+        let factors = self.factors.map(DeviceArgument::Pointer).into_iter();
+        factors.chain(self.output_arguments(sums, target)).collect()
+    }
+
+    /// Those of them that are about outputs.
+    pub(super) fn output_arguments(&self, sums: Sums, target: DeviceArgument) -> Vec<DeviceArgument> {
+        epilogue::arguments(target, self.epilogue_of(sums))
+    }
+
+    /// Results have an epilogue, parts of sums have none.
+    fn epilogue_of(&self, sums: Sums) -> Option<&'a Epilogue> {
+        match sums {
+            Sums::Whole => self.epilogue,
+            Sums::Parts(_) => None,
+        }
     }
 
     /// The factors as tensor maps describe them, of tiles of so many lines each; none where they can't.
@@ -100,21 +118,22 @@ impl<'a> Product<'a> {
         self.columns().next_multiple_of(vector(Element::F32))
     }
 
-    /// The types and constants that say where elements lie and what becomes of a sum.
+    /// The types, constants and functions that say where elements lie and what becomes of a sum.
     pub(super) fn describe(&self, sums: Sums) -> Source {
         let output = self.output(sums);
         let lines = [(self.rows(), output.row_stride), (self.columns(), output.column_stride)];
         let is_near = self.left.is_near()
             && self.right.is_near()
             && is_near(output.products.iter().copied().chain(lines));
-        Source::new()
+        let source = Source::new()
             .alias("Offset", if is_near { "int" } else { "long long" })
             .constant("int", "TERMS", self.spec.k())
             .constant("float", "SCALE", float(output.scale))
             .constant("bool", "ACCUMULATES", output.accumulation == Accumulation::Add)
             .file(&self.left.describe())
             .file(&self.right.describe())
-            .file(&output.describe(self.rows(), self.columns()))
+            .file(&output.describe(self.rows(), self.columns()));
+        epilogue::outputs(source, self.epilogue_of(sums))
     }
 
     fn output(&self, sums: Sums) -> Output {

@@ -4,16 +4,20 @@
 //! (`wgmma`), on all others each for itself (`mma`); tiles and launches are the same. Where tensor maps describe both factors, a launch for devices
 //! of 9.0 alone stands beside that, whose tiles arrive in bulk (TMA). Where there are few tiles and many terms
 //! several blocks share a tile: each makes a part of its sums, which a second launch adds up in their order. The longer of the output's unit strides
-//! runs along a tile's columns; where that is the rows' the factors change places, which makes the transposed product.
+//! runs along a tile's columns; where that is the rows' the factors change places, which makes the transposed product. An [`Epilogue`] goes with
+//! whichever launch makes outputs.
 
 mod bulk;
+mod epilogue;
 mod group;
 mod layout;
+
+pub use self::epilogue::{Epilogue, Keeps};
 
 use self::layout::{Product, Sums};
 use super::source::{Source, linear};
 use super::{DeviceArgument, DeviceCall, DeviceLaunch};
-use crate::signature::{Element, InvalidSpec, MatmulSpec, require};
+use crate::signature::{Accumulation, Element, InvalidSpec, MatmulSpec, require};
 
 /// The parts that a block of threads and a thread take of a product on the ordinary cores.
 struct Tiles {
@@ -53,16 +57,22 @@ const LEAST_STEPS: usize = 16;
 /// About as many as a device has: fewer tiles leave some idle.
 const MULTIPROCESSORS: usize = 128;
 
-/// Computes the product of buffers 0 (A) and 1 (B) into buffer 2 (C).
+/// Computes the product of buffers 0 (A) and 1 (B) into buffer 2 (C), and what an epilogue makes of its results. Of the epilogue's kernel, tensor `i`
+/// is buffer `3 + i`, and integers are those of the operation. Its iterations are numbered as C's elements lie, which must be dense.
 ///
 /// # Errors
-/// The descriptor is not valid, or sizes are beyond what a launch can have.
-pub fn matmul(spec: &MatmulSpec) -> Result<DeviceCall, InvalidSpec> {
+/// The descriptor is not valid, or sizes are beyond what a launch can have; with an epilogue, if results are added to C's old content or C is
+/// not dense.
+pub fn matmul(spec: &MatmulSpec, epilogue: Option<&Epilogue>) -> Result<DeviceCall, InvalidSpec> {
     spec.check()?;
     require(spec.scale.is_finite(), "a matmul's scale is not finite")?;
-    let product = Product::of(spec);
+    let product = Product::of(spec, epilogue);
     if product.rows() == 0 || product.columns() == 0 || spec.batch_extent() == 0 {
         return Ok(DeviceCall::default());
+    }
+    if epilogue.is_some() {
+        require(spec.accumulation == Accumulation::Overwrite, "an epilogue of a matmul that adds to C")?;
+        require(epilogue::is_dense(spec), "an epilogue of a matmul whose C is not dense")?;
     }
     require(spec.k() <= i32::MAX as usize / 2, "a matmul of more terms than an index holds")?;
     match (spec.a, spec.b) {
@@ -82,7 +92,6 @@ fn on_ordinary_cores(product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec>
         .constant("int", "TILE_TERMS", tiles.terms)
         .constant("int", "THREAD_ROWS", tiles.thread_rows)
         .constant("int", "THREAD_COLUMNS", tiles.thread_columns)
-        .file(include_str!("../output.cuh"))
         .file(include_str!("../tiles.cuh"))
         .file(include_str!("../matmul_tiles.cu"));
     let shape = Shape {
@@ -94,7 +103,7 @@ fn on_ordinary_cores(product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec>
         "matmul_tiles",
         source,
         product.spec,
-        product.arguments(DeviceArgument::Pointer(product.output)),
+        product.arguments(Sums::Whole, DeviceArgument::Pointer(product.output)),
     )
 }
 
@@ -115,9 +124,9 @@ fn on_tensor_cores(product: &Product<'_>) -> Result<DeviceCall, InvalidSpec> {
         .constant("int", "PARTS", parts)
         .constant("int", "PRODUCTS", product.spec.batch_extent())
         .constant("int", "PART_PITCH", product.part_pitch())
-        .file(include_str!("../output.cuh"))
         .file(include_str!("../matmul_parts.cu"));
-    let arguments = vec![sums, DeviceArgument::Pointer(product.output)];
+    let target = DeviceArgument::Pointer(product.output);
+    let arguments = [sums].into_iter().chain(product.output_arguments(Sums::Whole, target)).collect();
     let sums_of_part = product.rows() * product.part_pitch();
     Ok(DeviceCall {
         scratch_bytes: (product.spec.batch_extent() * parts * sums_of_part * Element::F32.bytes()) as u64,
@@ -149,7 +158,6 @@ impl TensorTiles {
             .constant("int", "WARP_COLUMNS", self.warp_columns)
             .constant("int", "STAGES", self.stages)
             .constant("int", "STEPS_OF_PART", steps_of_part)
-            .file(include_str!("../output.cuh"))
             .file(include_str!("../tensor.cuh"))
             .file(include_str!("../matmul_stages.cuh"))
             .file(&group::multipliers(self.columns))
@@ -161,7 +169,7 @@ impl TensorTiles {
             threads: 32 * warps,
             shared_bytes: self.stages * TENSOR_TERMS * (self.rows + self.columns) * Element::Bf16.bytes(),
         };
-        let launch = shape.launch("matmul_tensor", source, product.spec, product.arguments(target))?;
+        let launch = shape.launch("matmul_tensor", source, product.spec, product.arguments(sums, target))?;
         let alternative = bulk::launch(self, product, sums, steps_of_part, target)?.map(Box::new);
         Ok(DeviceLaunch { alternative, ..launch })
     }

@@ -1,0 +1,91 @@
+//! What a product does with its results beside storing them, or instead: the body of a generated kernel, in the launch that makes the results.
+//!
+//! From the text of a generated kernel to the parts of a product's source and the arguments of its launch that are about outputs. Makes no such text
+//! itself; what it must define stands in `epilogue.cuh`.
+
+use crate::cuda::DeviceArgument;
+use crate::cuda::source::Source;
+use crate::signature::MatmulSpec;
+
+/// What a product does with each of its results where it is made: a generated kernel's body, one of whose tensors has the result's address. It is
+/// given the result as it would be read back from there, so that all bits are those of a product and a kernel launched one after the other.
+///
+/// None of what it writes may lie where the product's factors do. What it reads and writes may lie where C does if C keeps nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Epilogue {
+    /// CUDA C++ that defines `struct Epilogue`, as `epilogue.cuh` says.
+    pub source: String,
+    /// The types of the struct's first members, pointers to the kernel's tensors in their order: that of the results too, which nothing reads.
+    pub pointers: Vec<String>,
+    /// How many integers, `long long`, are its members behind them.
+    pub integers: usize,
+    /// What else becomes of the results.
+    pub keeps: Keeps,
+}
+
+/// What C has of a product with an epilogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Keeps {
+    /// The product's results, as if it had no epilogue.
+    Results,
+    /// Nothing: the product touches no element of it, unless the epilogue has it for a tensor of its own.
+    Nothing,
+}
+
+/// The number of the first of the kernel's tensors among a product's buffers.
+const FIRST_TENSOR: u32 = 3;
+
+/// Goes on with what a kernel needs that makes outputs: `OUTPUT_PARAMETERS`, what it is given of them, and `OUTPUT`, the place of the first.
+pub(super) fn outputs(source: Source, epilogue: Option<&Epilogue>) -> Source {
+    let elements = "Output::Element* elements";
+    let source = source.constant("bool", "HAS_EPILOGUE", epilogue.is_some());
+    let Some(epilogue) = epilogue else {
+        let source = source.file(include_str!("../output.cuh"));
+        return source.macro_text("OUTPUT_PARAMETERS", elements).macro_text("OUTPUT", "elements");
+    };
+    let tensors = epilogue.pointers.iter().enumerate();
+    let tensors = tensors.map(|(number, kind)| (kind.as_str(), format!("tensor{number}")));
+    let integers = (0..epilogue.integers).map(|number| ("long long", format!("integer{number}")));
+    let members: Vec<(&str, String)> = tensors.chain(integers).collect();
+    let (kept, first) = match epilogue.keeps {
+        Keeps::Results => (Some(elements.to_owned()), "elements"),
+        Keeps::Nothing => (None, "nullptr"),
+    };
+    let parameters = kept.into_iter().chain(members.iter().map(|(kind, name)| format!("{kind} {name}")));
+    let names: Vec<&str> = members.iter().map(|(_, name)| name.as_str()).collect();
+    source
+        .constant("bool", "KEEPS_RESULTS", epilogue.keeps == Keeps::Results)
+        .file(include_str!("../output.cuh"))
+        .file(&epilogue.source)
+        .file(include_str!("../epilogue.cuh"))
+        .macro_text("OUTPUT_PARAMETERS", &parameters.collect::<Vec<_>>().join(", "))
+        .macro_text("OUTPUT", &format!("Place{{Epilogue{{{}}}, {first}, 0}}", names.join(", ")))
+}
+
+/// The arguments for `OUTPUT_PARAMETERS`, of a kernel whose outputs are at `target`.
+pub(super) fn arguments(target: DeviceArgument, epilogue: Option<&Epilogue>) -> Vec<DeviceArgument> {
+    let Some(epilogue) = epilogue else { return vec![target] };
+    let kept = match epilogue.keeps {
+        Keeps::Results => Some(target),
+        Keeps::Nothing => None,
+    };
+    let tensors =
+        (0..epilogue.pointers.len() as u32).map(|tensor| DeviceArgument::Pointer(FIRST_TENSOR + tensor));
+    let integers = (0..epilogue.integers as u32).map(DeviceArgument::Integer);
+    kept.into_iter().chain(tensors).chain(integers).collect()
+}
+
+/// Whether C's elements are all those from its first to its last, each once.
+pub(super) fn is_dense(spec: &MatmulSpec) -> bool {
+    let batch = spec.batch.iter().map(|each| (each.stride_c, each.extent));
+    let mut loops: Vec<(isize, usize)> =
+        batch.chain([(spec.c_row_stride, spec.m), (spec.c_column_stride, spec.n)]).collect();
+    loops.retain(|(_, extent)| *extent != 1);
+    loops.sort_unstable();
+    let mut elements = 1;
+    loops.into_iter().all(|(stride, extent)| {
+        let follows = stride == elements;
+        elements = stride * extent as isize;
+        follows
+    })
+}
