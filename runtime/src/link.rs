@@ -7,8 +7,8 @@ use crate::collectives::groups::Groups;
 use crate::error::{Result, RuntimeError};
 use crate::executor::{Backend, Point};
 use crate::program::{
-    Affine, BufferRef, Collective, CollectiveKind, DType, FlightId, Instruction, LocationId, Loop, LoopOrder,
-    Operation, Program, Space, Transfer, Variable,
+    Affine, BufferRef, Collective, CollectiveKind, DType, FlightId, Instruction, KernelCall, LocationId,
+    Loop, LoopOrder, Operation, Program, Space, Sums, Transfer, Variable,
 };
 use dtlc_kernels::signature::Element;
 use std::collections::BTreeMap;
@@ -91,6 +91,8 @@ pub struct Linked<O> {
 /// A float tensor that an instruction computes.
 #[derive(Debug)]
 pub struct LinkedFloats {
+    /// The source line that made it.
+    pub location: LocationId,
     /// Where it lies.
     pub address: Address,
     /// Its bytes.
@@ -212,18 +214,28 @@ struct Linker<'a, B> {
 
 impl<B: Backend> Linker<'_, B> {
     fn body(&mut self, body: &[Instruction], depth: usize) -> Result<Box<[Linked<B::Operation>]>> {
-        body.iter()
-            .map(|instruction| {
-                let operation = self.operation(&instruction.operation, depth)?;
-                let floats = float_results(&instruction.operation).into_iter();
-                let floats = floats.map(|(buffer, dtype)| LinkedFloats {
-                    address: self.placer.address(buffer),
-                    bytes: buffer.bytes as usize,
-                    dtype,
-                });
-                Ok(Linked { location: instruction.location, operation, floats: floats.collect() })
-            })
-            .collect()
+        let mut linked = Vec::new();
+        for instruction in body {
+            match apart::<B>(instruction) {
+                Some([product, rest]) => {
+                    linked.push(self.instruction(&product, depth)?);
+                    linked.push(self.instruction(&rest, depth)?);
+                }
+                None => linked.push(self.instruction(instruction, depth)?),
+            }
+        }
+        Ok(linked.into())
+    }
+
+    fn instruction(&mut self, instruction: &Instruction, depth: usize) -> Result<Linked<B::Operation>> {
+        let operation = self.operation(&instruction.operation, depth)?;
+        let floats = float_results(instruction).into_iter().map(|(location, buffer, dtype)| LinkedFloats {
+            location,
+            address: self.placer.address(buffer),
+            bytes: buffer.bytes as usize,
+            dtype,
+        });
+        Ok(Linked { location: instruction.location, operation, floats: floats.collect() })
     }
 
     fn operation(&mut self, operation: &Operation, depth: usize) -> Result<LinkedOperation<B::Operation>> {
@@ -270,17 +282,37 @@ impl<B: Backend> Linker<'_, B> {
     }
 }
 
-/// The float tensors that an instruction computes; what it only moves was looked at where it was computed.
-fn float_results(operation: &Operation) -> Vec<(&BufferRef, DType)> {
+/// A product and what goes on with its result, as instructions of their own, where the backend runs them so.
+fn apart<B: Backend>(instruction: &Instruction) -> Option<[Instruction; 2]> {
+    let Operation::Matmul { spec, a, b, c, epilogue: Some(epilogue) } = &instruction.operation else {
+        return None;
+    };
+    let [a, b, c] = [a, b, c].map(BufferRef::clone);
+    let product = Operation::Matmul { spec: spec.clone(), a, b, c, epilogue: None };
+    let rest = Operation::Kernel(epilogue.call.clone());
+    let pieces = [
+        Instruction { location: instruction.location, operation: product },
+        Instruction { location: epilogue.location, operation: rest },
+    ];
+    (!B::GOES_ON_IN_PRODUCTS).then_some(pieces)
+}
+
+/// The float tensors that an instruction computes, and where; what it only moves was looked at where it was computed.
+fn float_results(instruction: &Instruction) -> Vec<(LocationId, &BufferRef, DType)> {
     let of = |element: Element| match element {
         Element::F32 => DType::F32,
         Element::Bf16 => DType::Bf16,
     };
-    match operation {
-        Operation::Kernel(call) => {
-            call.floats.iter().map(|&(index, dtype)| (&call.pointers[index as usize], dtype)).collect()
+    let floats = match &instruction.operation {
+        Operation::Kernel(call) => floats_of(call).collect(),
+        Operation::Matmul { spec, c, epilogue: None, .. } => vec![(c, of(spec.c))],
+        Operation::Matmul { spec, c, epilogue: Some(epilogue), .. } => {
+            // What passes is no longer there when this is looked at; what is made of it shows it.
+            let kept =
+                [(instruction.location, c, of(spec.c))].into_iter().filter(|_| epilogue.sums == Sums::Kept);
+            let made = floats_of(&epilogue.call).map(|(buffer, dtype)| (epilogue.location, buffer, dtype));
+            return kept.chain(made).collect();
         }
-        Operation::Matmul { spec, c, .. } => vec![(c, of(spec.c))],
         Operation::Attention(call) => vec![(&call.o, of(call.spec.element)), (&call.lse, DType::F32)],
         Operation::AttentionBackward(call) => {
             let dtype = of(call.spec.forward.element);
@@ -299,7 +331,12 @@ fn float_results(operation: &Operation) -> Vec<(&BufferRef, DType)> {
             Vec::new()
         }
         Operation::Done(_) => Vec::new(),
-    }
+    };
+    floats.into_iter().map(|(buffer, dtype)| (instruction.location, buffer, dtype)).collect()
+}
+
+fn floats_of(call: &KernelCall) -> impl Iterator<Item = (&BufferRef, DType)> {
+    call.floats.iter().map(|&(index, dtype)| (&call.pointers[index as usize], dtype))
 }
 
 /// A digest of a collective's kind, group and sizes (FNV-1a over their numbers).

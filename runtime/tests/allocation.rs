@@ -71,7 +71,7 @@ fn program() -> Program {
     let body = vec![
         at(0, Operation::Fill { target: buffer(0), dtype: DType::F32, value: 1.5 }),
         at(0, copy),
-        at(1, Operation::Matmul { spec, a: buffer(0), b: buffer(1), c: buffer(2) }),
+        at(1, Operation::Matmul { spec, a: buffer(0), b: buffer(1), c: buffer(2), epilogue: None }),
         at(1, kernel),
         at(1, collective(CollectiveKind::AllReduce(Reduction::Sum), Transfer::whole(4096))),
         at(

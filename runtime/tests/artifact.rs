@@ -61,6 +61,17 @@ fn rich_program() -> Program {
         floats: vec![(0, DType::F32)],
     };
     let kernel = only_kernel(&mut program, STORE_CODE, call, 8);
+    let goes_on = Epilogue {
+        location: LocationId(2),
+        position: 0,
+        sums: Sums::Passing,
+        call: KernelCall {
+            kernel: KernelId(0),
+            pointers: vec![square.clone()],
+            integers: vec![offset.clone()],
+            floats: vec![(0, DType::F32)],
+        },
+    };
     let (from, to) = (rows.clone(), square.clone());
     let swapped = Permutation { sources: vec![1, 0] };
     let body = vec![
@@ -76,7 +87,16 @@ fn rich_program() -> Program {
             },
         ),
         at(0, Operation::ScatterAdd { spec: scatter, source: rows.clone(), ids, output: table, offset }),
-        at(1, Operation::Matmul { spec: product, a: square.clone(), b: square.clone(), c: square.clone() }),
+        at(
+            1,
+            Operation::Matmul {
+                spec: product,
+                a: square.clone(),
+                b: square.clone(),
+                c: square.clone(),
+                epilogue: Some(Box::new(goes_on)),
+            },
+        ),
         at(
             1,
             Operation::Copy {
@@ -408,6 +428,10 @@ fn operands_that_leave_their_buffers_are_refused() {
         let Operation::Matmul { spec, .. } = instruction(program, 3) else { panic!("a product") };
         spec.m = 5;
     });
+    refused(|program| epilogue(program).position = 1);
+    refused(|program| epilogue(program).location = LocationId(3));
+    refused(|program| epilogue(program).call.integers.clear());
+    refused(|program| epilogue(program).call.pointers[0].bytes -= 4);
     refused(|program| {
         let Operation::Copy { rows, .. } = instruction(program, 4) else { panic!("a copy") };
         *rows = u64::MAX;
@@ -432,4 +456,10 @@ fn operands_that_leave_their_buffers_are_refused() {
         let Operation::Collective(collective) = instruction(program, 8) else { panic!("a collective") };
         collective.kind = CollectiveKind::Permute(Permutation { sources: vec![1, 1] });
     });
+}
+
+/// What goes on with the product of the program.
+fn epilogue(program: &mut Program) -> &mut Epilogue {
+    let Operation::Matmul { epilogue, .. } = instruction(program, 3) else { panic!("a product") };
+    epilogue.as_mut().expect("it has one")
 }

@@ -120,7 +120,8 @@ fn a_product_with_sharded_columns_is_the_product() {
         let left = input(&mut program, "a", left, 0);
         let right = input(&mut program, "b", right, 4096);
         let result = output(&mut program, "c", result, 0);
-        program.instructions = vec![at(1, Operation::Matmul { spec, a: left, b: right, c: result })];
+        program.instructions =
+            vec![at(1, Operation::Matmul { spec, a: left, b: right, c: result, epilogue: None })];
         let mut session = start(&program, Options { arena: ArenaStart::Poisoned, ..Options::default() });
         session.set_input("a", &HostTensor::from_f32(&[rows, inner], &a)).expect("it fits");
         session.set_input("b", &HostTensor::from_f32(&[inner, columns], &b)).expect("it fits");

@@ -69,12 +69,20 @@ fn stored(number: f64, dtype: DType) -> f64 {
     }
 }
 
-/// Runs one step of `program` (with its collectives planned, not yet fused) on the backend and compares outputs
+/// Runs one step of `program` (with its collectives planned, not yet fused) on the CPU and compares outputs
 /// and updated state with the interpreter, which runs it before and after fusion too.
 ///
 /// # Panics
 /// Where anything differs by more than `tolerance`, relative to the largest element of its tensor.
 pub fn check(program: &Program, bound: u32, tolerance: f64) {
+    check_on(program, bound, tolerance, on_cpu);
+}
+
+/// [`check`] somewhere else.
+///
+/// # Panics
+/// As [`check`].
+pub fn check_on(program: &Program, bound: u32, tolerance: f64, on: Start) {
     let arguments = arguments(program, bound);
     let options = Options { seed: 5, rounding: Rounding::None };
     let expected = interpret(program, &arguments, &options).unwrap_or_else(|fault| panic!("{fault}"));
@@ -86,8 +94,8 @@ pub fn check(program: &Program, bound: u32, tolerance: f64) {
     for (left, right) in expected.yields.iter().zip(&again.yields) {
         compare("fused", left, &right.ordered(left.dims()).data, 1e-9, &fused);
     }
-    let got =
-        run(&fused, &arguments, 1, 5).unwrap_or_else(|error| panic!("{error}\n{}", text::print_step(&fused)));
+    let got = start(&fused, on).and_then(|mut session| step_of(&mut session, &fused, &arguments, 1, 5));
+    let got = got.unwrap_or_else(|error| panic!("{error}\n{}", text::print_step(&fused)));
     for ((&value, left), right) in program.main.yields.iter().zip(&expected.yields).zip(&got) {
         let updated = program.states.iter().find(|state| state.updated == Some(value));
         let output = program.outputs.iter().find(|output| output.value == value);

@@ -6,4 +6,5 @@ pub mod cuda;
 pub mod fuzz;
 pub mod golden;
 pub mod golden_bf16;
+pub mod products;
 pub mod random;

@@ -2,6 +2,7 @@
 
 use dtlc_ir::text::parse;
 use dtlc_tests::backend::check;
+use dtlc_tests::products::{Case, cases, joined};
 
 fn run(body: &str) {
     let source = format!("program \"case\" {{\n{body}\n}}");
@@ -47,4 +48,13 @@ fn columns_and_a_whole_sum() {
     %t: f32[] = reduce_sum[B, S, D] %q forward
     yield %c, %t, %k
   }"#);
+}
+
+#[test]
+fn kernels_that_go_on_with_a_product() {
+    for Case { name, program, joined: expected, tolerance, .. } in cases() {
+        println!("{name}");
+        assert_eq!(joined(&program), expected, "{name}");
+        check(&program, 7, tolerance);
+    }
 }

@@ -3,24 +3,27 @@
 //! From the emitter's kernels and the library's sources through NVRTC to a [`DeviceSection`]. Decides nothing about the
 //! program's instructions, and loads nothing.
 
-use crate::assemble::Assembled;
+use crate::assemble::{Assembled, KernelListing};
 use crate::cuda::nvrtc::{Architecture, Job, Nvrtc, NvrtcError};
 use crate::cuda::{self, CudaKernel, Places};
-use crate::kir::KirError;
+use crate::kir::{KirError, TensorId};
 use dtlc_kernels::cuda as library;
 use dtlc_kernels::signature::InvalidSpec;
 use dtlc_runtime::movement_kernels;
 use dtlc_runtime::program::device::{
     Alternative, Cubin, DeviceCall, DeviceFunction, DeviceModule, DeviceSection, Launch, LaunchArgument, Work,
 };
-use dtlc_runtime::program::{KernelId, Program};
+use dtlc_runtime::program::{KernelId, Program, Sums};
 use indexmap::IndexMap;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Generated kernels of a module: a file of that many is compiled as fast as each alone, and not much memory is needed.
 const KERNELS_OF_A_MODULE: usize = 24;
 /// The architecture whose PTX a program holds: all later ones can run it.
 const PTX_FROM: Architecture = Architecture::Sm80;
+/// Pointers of a product, before those of the kernel that goes on with its result.
+const POINTERS_OF_A_PRODUCT: u32 = 3;
 /// The architecture that alternatives of launches are for.
 const ALTERNATIVES_FOR: Architecture = Architecture::Sm90a;
 
@@ -68,43 +71,61 @@ pub fn add_device_code(
     nvrtc: &Nvrtc,
     architectures: &[Architecture],
 ) -> Result<(), DeviceCodeError> {
-    let kernels = cuda::emit_program(assembled).map_err(DeviceCodeError::Kernel)?;
-    assembled.program.device = Some(device_section(&assembled.program, &kernels, nvrtc, architectures)?);
+    let mut works: Vec<Performed> = Vec::new();
+    for work in assembled.program.operations().filter_map(Work::of) {
+        if works.iter().all(|known| known.work != work) {
+            works.push(Performed::of(assembled, work));
+        }
+    }
+    let launched: BTreeSet<KernelId> = works.iter().filter_map(Performed::kernel).collect();
+    let emitted = cuda::emit_program(assembled).map_err(DeviceCodeError::Kernel)?.into_iter();
+    let numbered = emitted.enumerate().map(|(number, kernel)| (KernelId(number as u32), kernel));
+    let kernels = numbered.filter(|(number, _)| launched.contains(number)).collect();
+    let mut builder = Builder { kernels, ..Builder::default() };
+    builder.generated();
+    for work in works {
+        builder.call(&assembled.program, work, architectures.contains(&ALTERNATIVES_FOR))?;
+    }
+    for launch in movement_kernels(&assembled.program) {
+        builder.library_function(launch.name, launch.source, None);
+    }
+    assembled.program.device = Some(builder.finish(nvrtc, architectures)?);
     Ok(())
 }
 
-/// The code for devices of a program with these generated kernels.
-///
-/// # Errors
-/// As [`add_device_code`].
-pub fn device_section(
-    program: &Program,
-    kernels: &[CudaKernel],
-    nvrtc: &Nvrtc,
-    architectures: &[Architecture],
-) -> Result<DeviceSection, DeviceCodeError> {
-    let mut builder = Builder::default();
-    for (number, kernels) in kernels.chunks(KERNELS_OF_A_MODULE).enumerate() {
-        let source = cuda::file(kernels, Places::Directives);
-        let module = Module { name: format!("kernels{number}"), source, only: None };
-        builder.module(module, kernels.iter().map(|kernel| kernel.name.as_str()));
+/// Some work, and what becomes part of a product's launch.
+struct Performed {
+    work: Work,
+    /// What goes on with a product's results, where that can be done where they are made.
+    epilogue: Option<library::Epilogue>,
+}
+
+impl Performed {
+    fn of(assembled: &Assembled, work: Work) -> Self {
+        let epilogue = match &work {
+            Work::Matmul(_, Some(rest)) => assembled.kernels.get(rest.kernel.index()).and_then(|listing| {
+                let KernelListing { kernel, origins, alignments, clif: _ } = listing;
+                let keeps = match rest.sums {
+                    Sums::Kept => library::Keeps::Results,
+                    Sums::Passing => library::Keeps::Nothing,
+                };
+                cuda::epilogue(kernel, origins, alignments, TensorId::from_u32(rest.position), keeps)
+            }),
+            Work::Matmul(_, None) | Work::Kernel(_) | Work::Attention(_) => None,
+            Work::AttentionBackward(_) | Work::Take(_) | Work::ScatterAdd(_) => None,
+        };
+        Self { work, epilogue }
     }
-    for (number, kernel) in kernels.iter().enumerate() {
-        builder.generated(program, number, kernel);
-    }
-    let mut works = Vec::new();
-    for work in program.operations().filter_map(Work::of) {
-        if !matches!(work, Work::Kernel(_)) && !works.contains(&work) {
-            works.push(work);
+
+    /// The generated kernel that has a launch of its own, the last.
+    fn kernel(&self) -> Option<KernelId> {
+        match (&self.work, &self.epilogue) {
+            (Work::Kernel(kernel), _) => Some(*kernel),
+            (Work::Matmul(_, Some(rest)), None) => Some(rest.kernel),
+            (Work::Matmul(..) | Work::Attention(_) | Work::AttentionBackward(_), _) => None,
+            (Work::Take(_) | Work::ScatterAdd(_), _) => None,
         }
     }
-    for work in works {
-        builder.library_call(work, architectures.contains(&ALTERNATIVES_FOR))?;
-    }
-    for launch in movement_kernels(program) {
-        builder.library_function(launch.name, launch.source, None);
-    }
-    builder.finish(nvrtc, architectures)
 }
 
 struct Module {
@@ -116,6 +137,8 @@ struct Module {
 
 #[derive(Default)]
 struct Builder {
+    /// The generated kernels that are launched.
+    kernels: IndexMap<KernelId, CudaKernel>,
     modules: Vec<Module>,
     /// The module of each function.
     functions: IndexMap<String, u32>,
@@ -139,29 +162,23 @@ impl Builder {
         self.functions.len() as u32 - 1
     }
 
-    /// The call of a generated kernel, whose functions stand first and in order.
-    fn generated(&mut self, program: &Program, number: usize, kernel: &CudaKernel) {
-        let operands = program.kernels.get(number).map_or([0, 0], |entry| [entry.pointers, entry.integers]);
-        let pointers = (0..operands[0]).map(LaunchArgument::Pointer);
-        let arguments = pointers.chain((0..operands[1]).map(LaunchArgument::Integer)).collect();
-        let launch = Launch {
-            function: number as u32,
-            grid: [kernel.blocks, 1, 1],
-            block: [kernel.threads, 1, 1],
-            shared_bytes: 0,
-            arguments,
-        };
-        let work = Work::Kernel(KernelId(number as u32));
-        self.calls.push(DeviceCall {
-            work,
-            scratch_bytes: 0,
-            launches: vec![launch],
-            alternatives: Vec::new(),
-        });
+    /// The modules of generated kernels.
+    fn generated(&mut self) {
+        let kernels: Vec<CudaKernel> = self.kernels.values().cloned().collect();
+        for (number, kernels) in kernels.chunks(KERNELS_OF_A_MODULE).enumerate() {
+            let source = cuda::file(kernels, Places::Directives);
+            let module = Module { name: format!("kernels{number}"), source, only: None };
+            self.module(module, kernels.iter().map(|kernel| kernel.name.as_str()));
+        }
     }
 
-    fn library_call(&mut self, work: Work, has_alternatives: bool) -> Result<(), DeviceCodeError> {
-        let call = library_call(&work)?;
+    fn call(
+        &mut self,
+        program: &Program,
+        performed: Performed,
+        has_alternatives: bool,
+    ) -> Result<(), DeviceCodeError> {
+        let call = library_call(&performed)?;
         let (mut launches, mut alternatives) = (Vec::new(), Vec::new());
         for mut launch in call.launches {
             if let Some(alternative) = launch.alternative.take().filter(|_| has_alternatives) {
@@ -171,8 +188,25 @@ impl Builder {
             }
             launches.push(self.library_launch(launch, None));
         }
+        launches.extend(self.generated_launch(program, &performed));
+        let work = performed.work;
         self.calls.push(DeviceCall { work, scratch_bytes: call.scratch_bytes, launches, alternatives });
         Ok(())
+    }
+
+    /// The launch of the generated kernel that does some work, or goes on with a product's results behind its launches.
+    fn generated_launch(&self, program: &Program, performed: &Performed) -> Option<Launch> {
+        let kernel = self.kernels.get(&performed.kernel()?)?;
+        let [pointers, integers] = performed.work.operands(program)?;
+        let first = if let Work::Kernel(_) = performed.work { 0 } else { POINTERS_OF_A_PRODUCT };
+        let pointers = (first..pointers).map(LaunchArgument::Pointer);
+        Some(Launch {
+            function: self.functions.get_index_of(&kernel.name)? as u32,
+            grid: [kernel.blocks, 1, 1],
+            block: [kernel.threads, 1, 1],
+            shared_bytes: 0,
+            arguments: pointers.chain((0..integers).map(LaunchArgument::Integer)).collect(),
+        })
     }
 
     fn library_launch(&mut self, launch: library::DeviceLaunch, only: Option<Architecture>) -> Launch {
@@ -214,11 +248,11 @@ impl Builder {
 }
 
 /// How the library performs some work.
-fn library_call(work: &Work) -> Result<library::DeviceCall, InvalidSpec> {
-    match work {
+fn library_call(performed: &Performed) -> Result<library::DeviceCall, InvalidSpec> {
+    match &performed.work {
         // Generated kernels are no part of the library.
         Work::Kernel(_) => Ok(library::DeviceCall::default()),
-        Work::Matmul(spec) => library::matmul(spec, None),
+        Work::Matmul(spec, _) => library::matmul(spec, performed.epilogue.as_ref()),
         Work::Attention(spec) => library::attention(spec),
         Work::AttentionBackward(spec) => library::attention_backward(spec),
         Work::Take(spec) => Ok(library::take(spec)),

@@ -153,6 +153,13 @@ pub struct Region {
     pub yields: Vec<Value>,
 }
 
+impl Region {
+    /// The product that the body of a fused kernel begins with, if it does: the rest goes on with its results, element by element.
+    pub fn product(&self) -> Option<&Inst> {
+        self.insts.first().filter(|inst| inst.op == Op::Dot)
+    }
+}
+
 /// How a parameter starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initializer {

@@ -70,7 +70,7 @@ pub fn link(
     let address = |buffer| placer.address(buffer);
     Ok(match operation {
         Operation::Kernel(call) => CpuOperation::Kernel(kernel(program, code, call, placer)?),
-        Operation::Matmul { spec, a, b, c } => {
+        Operation::Matmul { spec, a, b, c, epilogue: _ } => {
             CpuOperation::Matmul { spec: spec.clone(), a: address(a), b: address(b), c: address(c) }
         }
         Operation::Attention(call) => attention(call, placer),

@@ -133,6 +133,8 @@ impl Cpu {
 impl Backend for Cpu {
     type Operation = CpuOperation;
 
+    const GOES_ON_IN_PRODUCTS: bool = false;
+
     fn link(&mut self, operation: &Operation, placer: &Placer) -> RuntimeResult<CpuOperation> {
         link::link(&self.program, &self.code, operation, placer)
     }

@@ -175,6 +175,8 @@ impl Device {
 impl Backend for Device {
     type Operation = DeviceOperation;
 
+    const GOES_ON_IN_PRODUCTS: bool = true;
+
     fn link(&mut self, operation: &Operation, placer: &Placer) -> RuntimeResult<DeviceOperation> {
         if let Operation::Copy { source, target, rows, row_bytes, source_pitch, target_pitch } = operation {
             let rows = Transfer::rows(*rows, *row_bytes, *source_pitch, *target_pitch);

@@ -136,6 +136,9 @@ pub trait Backend: Send {
     /// What an operation becomes, ready to run.
     type Operation: Send;
 
+    /// Whether what goes on with a product's result is part of that operation; else it is one of its own, behind the product.
+    const GOES_ON_IN_PRODUCTS: bool;
+
     /// Makes an operation ready to run.
     ///
     /// # Errors
@@ -410,17 +413,19 @@ impl<B: Backend> Frame<B> {
                     // Its results are looked at, though nothing may use them yet.
                     self.finish(collective.number, collective.seat).map_err(interrupted)?;
                 }
-                self.look_for_not_finite(&instruction.floats).map_err(interrupted)?;
+                self.look_for_not_finite(&instruction.floats)?;
             }
         }
         Ok(())
     }
 
     /// Looks at the results of an instruction that has just run.
-    fn look_for_not_finite(&mut self, floats: &[LinkedFloats]) -> Result<(), Trouble> {
+    fn look_for_not_finite(&mut self, floats: &[LinkedFloats]) -> Result<(), Interruption> {
         for tensor in floats {
-            if let Some((element, value)) = self.backend.find_not_finite(tensor, &self.point)? {
-                return Err(Trouble::NotFinite { value: NotFinite::of(value), element });
+            let interrupted = |trouble| Interruption { location: tensor.location, trouble };
+            let found = self.backend.find_not_finite(tensor, &self.point).map_err(interrupted)?;
+            if let Some((element, value)) = found {
+                return Err(interrupted(Trouble::NotFinite { value: NotFinite::of(value), element }));
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use dtlc_kernels::cuda::{DeviceArgument, MappedTensor};
 use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 use serde::{Deserialize, Serialize};
 
-use super::{Affine, BufferRef, KernelId, Operation, Program};
+use super::{Affine, BufferRef, KernelId, Operation, Program, Sums};
 
 /// A program's code for CUDA devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub enum Work {
     /// A generated kernel.
     Kernel(KernelId),
     /// See [`Operation::Matmul`].
-    Matmul(MatmulSpec),
+    Matmul(MatmulSpec, Option<WorkEpilogue>),
     /// See [`Operation::Attention`].
     Attention(AttentionSpec),
     /// See [`Operation::AttentionBackward`].
@@ -68,6 +68,17 @@ pub enum Work {
     Take(TakeSpec),
     /// See [`Operation::ScatterAdd`].
     ScatterAdd(ScatterAddSpec),
+}
+
+/// What goes on with a product's result: see [`Epilogue`](super::Epilogue).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkEpilogue {
+    /// The generated kernel.
+    pub kernel: KernelId,
+    /// Which of its pointers is the result.
+    pub position: u32,
+    /// Whether it is there afterwards.
+    pub sums: Sums,
 }
 
 /// How something is performed.
@@ -140,7 +151,14 @@ impl Work {
     pub fn of(operation: &Operation) -> Option<Self> {
         match operation {
             Operation::Kernel(call) => Some(Self::Kernel(call.kernel)),
-            Operation::Matmul { spec, .. } => Some(Self::Matmul(spec.clone())),
+            Operation::Matmul { spec, epilogue, .. } => {
+                let epilogue = epilogue.as_ref().map(|epilogue| WorkEpilogue {
+                    kernel: epilogue.call.kernel,
+                    position: epilogue.position,
+                    sums: epilogue.sums,
+                });
+                Some(Self::Matmul(spec.clone(), epilogue))
+            }
             Operation::Attention(call) => Some(Self::Attention(call.spec.clone())),
             Operation::AttentionBackward(call) => Some(Self::AttentionBackward(call.spec.clone())),
             Operation::Take { spec, .. } => Some(Self::Take(spec.clone())),
@@ -156,11 +174,16 @@ impl Work {
     /// How many buffers and integers it takes; none of a kernel that the program does not have.
     #[must_use]
     pub fn operands(&self, program: &Program) -> Option<[u32; 2]> {
+        let of_kernel = |kernel: &KernelId| {
+            program.kernels.get(kernel.index()).map(|kernel| [kernel.pointers, kernel.integers])
+        };
         match self {
-            Self::Kernel(kernel) => {
-                program.kernels.get(kernel.index()).map(|kernel| [kernel.pointers, kernel.integers])
+            Self::Kernel(kernel) => of_kernel(kernel),
+            Self::Matmul(_, None) => Some([3, 0]),
+            Self::Matmul(_, Some(epilogue)) => {
+                let [pointers, integers] = of_kernel(&epilogue.kernel)?;
+                Some([pointers.checked_add(3)?, integers])
             }
-            Self::Matmul(_) => Some([3, 0]),
             Self::Attention(_) => Some([5, 2]),
             Self::AttentionBackward(_) => Some([9, 2]),
             Self::Take(_) | Self::ScatterAdd(_) => Some([3, 1]),
@@ -187,7 +210,11 @@ impl DeviceSection {
 pub fn operands(operation: &Operation) -> (Vec<&BufferRef>, Vec<&Affine>) {
     match operation {
         Operation::Kernel(call) => (call.pointers.iter().collect(), call.integers.iter().collect()),
-        Operation::Matmul { spec: _, a, b, c } => (vec![a, b, c], Vec::new()),
+        Operation::Matmul { spec: _, a, b, c, epilogue } => {
+            let call = epilogue.iter().map(|epilogue| &epilogue.call);
+            let pointers = [a, b, c].into_iter().chain(call.clone().flat_map(|call| &call.pointers));
+            (pointers.collect(), call.flat_map(|call| &call.integers).collect())
+        }
         Operation::Attention(call) => (call.tensors().to_vec(), vec![&call.q_offset, &call.k_offset]),
         Operation::AttentionBackward(call) => (call.tensors().to_vec(), vec![&call.q_offset, &call.k_offset]),
         Operation::Take { spec: _, table, ids, output, offset } => (vec![table, ids, output], vec![offset]),

@@ -133,6 +133,8 @@ pub enum Operation {
         b: BufferRef,
         /// Result.
         c: BufferRef,
+        /// What goes on with the result, if something does.
+        epilogue: Option<Box<Epilogue>>,
     },
     /// Flash attention. Its scratch is the thread's.
     Attention(Box<AttentionCall>),
@@ -194,6 +196,29 @@ pub enum Operation {
     Collective(Collective),
     /// Waits for a collective that an earlier instruction of the same list started.
     Done(FlightId),
+}
+
+/// A generated kernel that goes on with each result of a product at its own point. A backend may run it on a result before that is
+/// stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Epilogue {
+    /// The source line of what it computes.
+    pub location: LocationId,
+    /// The kernel's call.
+    pub call: KernelCall,
+    /// Which of the call's pointers is the result.
+    pub position: u32,
+    /// Whether it is there afterwards.
+    pub sums: Sums,
+}
+
+/// What becomes of a product's result once a kernel went on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Sums {
+    /// It stays.
+    Kept,
+    /// Nobody reads it, and what the kernel stores may lie there.
+    Passing,
 }
 
 /// A call of flash attention.

@@ -219,7 +219,16 @@ impl Writer<'_> {
                     let kernel = self.program.kernels.get(call.kernel.index());
                     (kernel.map(|kernel| kernel.name.clone()), value(operation)?)
                 }
-                Operation::Matmul { .. }
+                Operation::Matmul { epilogue: Some(epilogue), .. } => {
+                    let kernel = self.program.kernels.get(epilogue.call.kernel.index());
+                    let mut text = value(operation)?;
+                    if self.detail == Detail::Step {
+                        let place = format!("\"location\": {}, ", value(&epilogue.location)?);
+                        text = text.replacen(&place, "", 1);
+                    }
+                    (kernel.map(|kernel| kernel.name.clone()), text)
+                }
+                Operation::Matmul { epilogue: None, .. }
                 | Operation::Attention(_)
                 | Operation::AttentionBackward(_)
                 | Operation::Take { .. }

@@ -3,8 +3,9 @@
 
 use crate::library::nvrtc;
 use crate::switch::spread;
+use dtlc_codegen::assemble::Assembled;
 use dtlc_codegen::cuda::nvrtc::Nvrtc;
-use dtlc_codegen::device::device_section;
+use dtlc_codegen::device::add_device_code;
 use dtlc_emulator::Emulator;
 use dtlc_runtime::program::*;
 use dtlc_runtime::session::{Options, Session};
@@ -121,10 +122,11 @@ enum Way {
     Network,
 }
 
-fn check(nvrtc: &Nvrtc, mut program: Program) {
+fn check(nvrtc: &Nvrtc, program: Program) {
     let options = Options { threads: Some(1), ..Options::default() };
-    let section = device_section(&program, &[], nvrtc, &[]).unwrap_or_else(|error| panic!("{error}"));
-    program.device = Some(section);
+    let mut assembled = Assembled { program, kernels: Vec::new() };
+    add_device_code(&mut assembled, nvrtc, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let program = assembled.program;
     let bytes = program.to_bytes().expect("it is valid");
     let read = Program::from_bytes(&bytes).expect("it reads back");
     assert_eq!(read, program);

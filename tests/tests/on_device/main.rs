@@ -5,6 +5,7 @@ mod library;
 
 mod bulk;
 mod collectives;
+mod epilogues;
 mod golden;
 mod graphs;
 mod network;

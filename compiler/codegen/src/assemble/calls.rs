@@ -24,8 +24,12 @@ struct Nest {
 }
 
 impl Assembler<'_> {
-    pub(super) fn matmul(&mut self, inst: &Inst) -> Result<target::Operation> {
-        let (a, b, c) = (inst.args[0], inst.args[1], inst.results[0]);
+    pub(super) fn matmul(
+        &mut self,
+        inst: &Inst,
+        [a, b, c]: [Value; 3],
+        epilogue: Option<target::Epilogue>,
+    ) -> Result<target::Operation> {
         let mut dims: Vec<Dim> = self.program.ty(c).dims.to_vec();
         let contracted = self.program.ty(a).dims.iter().filter(|dim| !dims.contains(dim));
         dims.extend(contracted.copied().collect::<Vec<_>>());
@@ -42,7 +46,13 @@ impl Assembler<'_> {
             spec.accumulation = Accumulation::Add;
         }
         self.needs_scratch(spec.scratch_bytes());
-        Ok(target::Operation::Matmul { spec, a: self.buffer(a)?, b: self.buffer(b)?, c: self.buffer(c)? })
+        if epilogue.is_some() && spec.accumulation != Accumulation::Overwrite {
+            return Err(
+                self.unforeseen(inst, "a kernel goes on with a product that is added to what is there")
+            );
+        }
+        let [a, b, c] = [self.buffer(a)?, self.buffer(b)?, self.buffer(c)?];
+        Ok(target::Operation::Matmul { spec, a, b, c, epilogue: epilogue.map(Box::new) })
     }
 
     fn adds(&self, value: Value) -> bool {

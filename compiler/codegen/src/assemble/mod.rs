@@ -150,7 +150,8 @@ impl Assembler<'_> {
                 Op::Scan(scan) => self.scan(inst, scan, &mut instructions)?,
                 _ => {
                     if let Some(operation) = self.operation(inst)? {
-                        let location = self.location(inst);
+                        let product = inst.op.region().and_then(Region::product);
+                        let location = self.location(product.unwrap_or(inst));
                         instructions.push(target::Instruction { location, operation });
                     }
                 }
@@ -182,8 +183,11 @@ impl Assembler<'_> {
     /// The instruction at run time; none for a view.
     fn operation(&mut self, inst: &Inst) -> Result<Option<target::Operation>> {
         Ok(Some(match &inst.op {
-            Op::Fused(body) => self.kernel(inst, body)?,
-            Op::Dot => self.matmul(inst)?,
+            Op::Fused(body) => match body.product() {
+                Some(product) => self.product_and_rest(inst, body, product)?,
+                None => target::Operation::Kernel(self.kernel(inst, body, &inst.args, &inst.results)?),
+            },
+            Op::Dot => self.matmul(inst, [inst.args[0], inst.args[1], inst.results[0]], None)?,
             Op::Attention(attention) => self.attention(inst, attention)?,
             Op::AttentionGradient(attention) => self.attention_gradient(inst, attention)?,
             Op::Take { dim } => self.take(inst, *dim)?,
@@ -207,15 +211,22 @@ impl Assembler<'_> {
         }))
     }
 
-    fn kernel(&mut self, inst: &Inst, body: &Region) -> Result<target::Operation> {
+    /// The call of a kernel with this body; `args` are its parameters as they lie in memory, `results` its yields.
+    fn kernel(
+        &mut self,
+        inst: &Inst,
+        body: &Region,
+        args: &[Value],
+        results: &[Value],
+    ) -> Result<target::KernelCall> {
         let adds =
             |result: &Value| self.memory.place(*result).is_some_and(|place| place.write == Write::Accumulate);
-        let accumulate: Vec<bool> = inst.results.iter().map(adds).collect();
+        let accumulate: Vec<bool> = results.iter().map(adds).collect();
         let name = self.kernel_name(inst);
         let lowered = lower_kernel(self.program, &name, body, &accumulate, &self.loops)?;
         let elements = body.params.iter().chain(&body.yields).map(|&value| self.local_elements(value));
         let pointers: Vec<target::BufferRef> =
-            inst.args.iter().chain(&inst.results).map(|&value| self.buffer(value)).collect::<Result<_>>()?;
+            args.iter().chain(results).map(|&value| self.buffer(value)).collect::<Result<_>>()?;
         let Lowered { kernel, origins, integers } = lowered;
         let kernel = self.add_kernel(kernel, origins, elements.max().unwrap_or(1))?;
         let alignments = &mut self.listings[kernel.0 as usize].alignments;
@@ -223,10 +234,38 @@ impl Assembler<'_> {
             *known = (*known).min(place::alignment(buffer));
         }
         let integers = integers.iter().map(|integer| self.affine(integer)).collect();
-        let results = (inst.args.len() as u32..).zip(&inst.results);
+        let results = (args.len() as u32..).zip(results);
         let floats = results.filter(|(_, value)| self.program.ty(**value).dtype.is_float());
         let floats = floats.map(|(index, &value)| (index, dtype(self.program.ty(value).dtype))).collect();
-        Ok(target::Operation::Kernel(target::KernelCall { kernel, pointers, integers, floats }))
+        Ok(target::KernelCall { kernel, pointers, integers, floats })
+    }
+
+    /// A product, and the kernel that goes on with its results: the body's rest, which reads them as its last argument.
+    fn product_and_rest(&mut self, inst: &Inst, body: &Region, product: &Inst) -> Result<target::Operation> {
+        let results = product.results[0];
+        let outer = |inner: &Value| {
+            let position = body.params.iter().position(|param| param == inner);
+            position.map(|position| inst.args[position])
+        };
+        let rest = &body.insts[1..];
+        let is_read = |param: &Value| rest.iter().any(|inst| inst.args.contains(param));
+        let params: Vec<Value> = body.params.iter().copied().filter(is_read).collect();
+        let args: Vec<Value> = params.iter().filter_map(outer).chain([results]).collect();
+        let yields = || body.yields.iter().zip(&inst.results).filter(|(inner, _)| **inner != results);
+        let kernel = Region {
+            params: params.iter().copied().chain([results]).collect(),
+            insts: rest.to_vec(),
+            yields: yields().map(|(&inner, _)| inner).collect(),
+        };
+        let stored: Vec<Value> = yields().map(|(_, &result)| result).collect();
+        let call = self.kernel(inst, &kernel, &args, &stored)?;
+        let sums = if stored.len() < body.yields.len() { target::Sums::Kept } else { target::Sums::Passing };
+        let epilogue =
+            target::Epilogue { location: self.location(inst), position: params.len() as u32, sums, call };
+        let [Some(a), Some(b)] = [0, 1].map(|number| product.args.get(number).and_then(outer)) else {
+            return Err(self.unforeseen(inst, "a product of what is no parameter"));
+        };
+        self.matmul(inst, [a, b, results], Some(epilogue))
     }
 
     /// Compiles a kernel, or finds an equal one.

@@ -19,7 +19,9 @@ pub fn scheduled(program: &Program) -> Result<Verified<'_, Scheduled>, Fault> {
     check(program, "verify scheduled", &mut |_, inst| {
         rules.inst(inst)?;
         if let Op::Fused(body) = &inst.op {
-            body.insts.iter().try_for_each(fusable)?;
+            let rest = if body.product().is_some() { &body.insts[1..] } else { &body.insts };
+            rest.iter().try_for_each(fusable)?;
+            goes_on(program, body)?;
         }
         let resharded = matches!(inst.op, Op::Reshard(_));
         if resharded { Err("scheduling leaves no reshard".into()) } else { Ok(()) }
@@ -62,6 +64,31 @@ fn landed(program: &Program, started: &FxHashSet<Value>, read: &[Value]) -> Resu
         Some(&value) => Err(format!("%{} is read in flight", program.display_value(value))),
         None => Ok(()),
     }
+}
+
+/// A kernel that begins with a product goes on with its results, each at its own point.
+fn goes_on(program: &Program, body: &Region) -> Result<(), String> {
+    let Some(product) = body.product() else { return Ok(()) };
+    let dims = &program.ty(product.results[0]).dims;
+    let mut made_of_it = FxHashSet::from_iter([product.results[0]]);
+    if body.insts.len() == 1 {
+        return Err("a kernel of a product alone".into());
+    }
+    if product.args.iter().any(|arg| !body.params.contains(arg)) {
+        return Err("a kernel makes what its product reads".into());
+    }
+    for inst in &body.insts[1..] {
+        if matches!(inst.op, Op::Reduce { .. }) {
+            return Err("a kernel with a product reduces".into());
+        }
+        if inst.args.iter().any(|arg| made_of_it.contains(arg)) {
+            if !matches!(inst.op, Op::Map(_)) || program.ty(inst.results[0]).dims != *dims {
+                return Err("a kernel uses results of its product elsewhere than at their own points".into());
+            }
+            made_of_it.extend(&inst.results);
+        }
+    }
+    Ok(())
 }
 
 fn fusable(inst: &Inst) -> Result<(), String> {

@@ -298,5 +298,41 @@ fn what_a_stage_may_hold() {
     refused(Stage::Scheduled, &[(x, moved, "scheduling leaves no reshard")]);
     let held =
         "%y: f32[] = fused %x forward (%i: f32[A]) { %d: f32[] = dot %i, %i forward yield %d } yield %y";
-    refused(Stage::Scheduled, &[(x, held, "a fused kernel can't hold dot")]);
+    refused(Stage::Scheduled, &[(x, held, "a kernel of a product alone")]);
+}
+
+#[test]
+fn a_kernel_goes_on_with_a_product_point_by_point() {
+    let params = "%x: f32[A, D], %w: f32[D, B], %b: f32[A, B]";
+    let kernel = |inside: &str, result: &str| {
+        format!(
+            "%y: {result} = fused %x, %w, %b forward (%i: f32[A, D], %v: f32[D, B], %c: f32[A, B]) {{ {inside} }} yield %y"
+        )
+    };
+    let product = "%p: f32[A, B] = dot %i, %v forward";
+    let sum = kernel(&format!("{product} %s: f32[A, B] = add %p, %c forward yield %s"), "f32[A, B]");
+    accepted(Stage::Scheduled, &[(params, &sum)]);
+    let wrong = [
+        (format!("{product} yield %p"), "f32[A, B]", "a product alone"),
+        (
+            format!("%e: f32[A, B] = exp %c forward {product} %s: f32[A, B] = add %p, %e forward yield %s"),
+            "f32[A, B]",
+            "can't hold dot",
+        ),
+        (
+            format!(
+                "{product} %s: f32[A] = reduce_sum[B] %c forward %t: f32[A, B] = mul %p, %s forward yield %t"
+            ),
+            "f32[A, B]",
+            "reduces",
+        ),
+        (
+            format!("{product} %s: f32[A] = slice[B from 0] %p forward yield %s"),
+            "f32[A]",
+            "elsewhere than at their own points",
+        ),
+    ];
+    for (inside, result, expected) in &wrong {
+        refused(Stage::Scheduled, &[(params, &kernel(inside, result), expected)]);
+    }
 }

@@ -37,7 +37,9 @@ fn is_wanted_outside(grouping: &Grouping, index: usize) -> bool {
 
 /// One kernel of some instructions, and of the copied ones that they use.
 fn kernel(program: &mut Program, insts: &[Inst], grouping: &Grouping, members: &[usize]) -> Inst {
-    let members = with_copied(insts, grouping, members);
+    let mut members = with_copied(insts, grouping, members);
+    // A product comes first; nothing that it reads is made in the kernel.
+    members.sort_by_key(|&member| insts[member].op != Op::Dot);
     let inside: FxHashSet<usize> = members.iter().copied().collect();
     let mut body = Region::default();
     let mut args: SmallVec<[Value; 4]> = SmallVec::new();

@@ -4,9 +4,10 @@
 //! it fits, unless that would make a kernel wait for itself; otherwise it becomes the root of a kernel of
 //! its own. Constants and the like, and what cheap functions make of smaller tensors, are copied into every kernel
 //! that uses them, so that no mask or outer product is ever stored for a second one. Then kernels that
-//! have equal loops and read the same tensor are joined.
+//! have equal loops and read the same tensor are joined. At last each product joins the kernel that goes on with its results
+//! point after point, and is its first instruction.
 
-use super::shape::{Shape, is_alias, is_cheap, is_fusible};
+use super::shape::{Shape, extents_of, is_alias, is_cheap, is_fusible};
 use crate::uses::for_each_use;
 use dtlc_ir::{Inst, Op, Program, Region, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -44,17 +45,24 @@ struct Former<'a> {
     insts: &'a [Inst],
     grouping: Grouping,
     shapes: Vec<Shape>,
+    /// Yields that are added to what is there.
+    accumulated: &'a FxHashSet<Value>,
 }
 
-/// Groups the instructions of a region.
-pub(super) fn form(program: &Program, region: &Region) -> Grouping {
+/// Groups the instructions of a region, whose yields among `accumulated` are added to what is there.
+pub(super) fn form(program: &Program, region: &Region, accumulated: &FxHashSet<Value>) -> Grouping {
     let grouping = analyse(region);
-    let mut former = Former { program, insts: &region.insts, grouping, shapes: Vec::new() };
+    let mut former = Former { program, insts: &region.insts, grouping, shapes: Vec::new(), accumulated };
     former.mark_copied();
     for index in (0..region.insts.len()).rev() {
         former.place(index);
     }
     former.join_siblings();
+    for index in (0..region.insts.len()).rev() {
+        if region.insts[index].op == Op::Dot {
+            former.place_product(index);
+        }
+    }
     former.grouping
 }
 
@@ -120,6 +128,46 @@ impl Former<'_> {
         self.grouping.fates[index] = Fate::Grouped(self.grouping.groups.len());
         self.grouping.groups.push(vec![index]);
         self.shapes.push(Shape::of(self.program, inst));
+    }
+
+    /// A product stays alone unless a kernel takes it.
+    fn place_product(&mut self, index: usize) {
+        let takes = |&group: &usize| self.takes_product(group, index);
+        if let Some(group) = self.user_groups(index).into_iter().find(takes) {
+            self.grouping.groups[group].insert(0, index);
+            self.grouping.fates[index] = Fate::Grouped(group);
+        }
+    }
+
+    /// Whether a kernel uses a product's results each at its own point alone, has no other product, adds nothing to what is there,
+    /// and needs nothing else that waits for the results.
+    fn takes_product(&self, group: usize, index: usize) -> bool {
+        let product = &self.insts[index];
+        let points = extents_of(self.program, product.results[0]);
+        let members = &self.grouping.groups[group];
+        let mut made_of_it = FxHashSet::from_iter([product.results[0]]);
+        let goes_on = members.iter().all(|&member| {
+            let inst = &self.insts[member];
+            let uses = inst.args.iter().any(|arg| made_of_it.contains(arg));
+            if uses {
+                made_of_it.extend(&inst.results);
+            }
+            !uses || matches!(inst.op, Op::Map(_)) && extents_of(self.program, inst.results[0]) == points
+        });
+        let refuses = |&member: &usize| {
+            let inst = &self.insts[member];
+            inst.op == Op::Dot || self.accumulated.contains(&inst.results[0])
+        };
+        let is_copied = |arg: &Value| match self.grouping.definition.get(arg) {
+            Some(&maker) => self.grouping.fates[maker] == Fate::Copied,
+            None => false,
+        };
+        goes_on
+            && self.shapes[group] == Shape::Pointwise(points)
+            && !members.iter().any(refuses)
+            && !product.args.iter().any(is_copied)
+            && !self.reaches(index, group)
+            && self.tensor_count(members, Some(index)) <= TENSOR_LIMIT
     }
 
     /// Whether a view stays outside: its argument is stored anyway, or someone outside wants the result.

@@ -91,7 +91,7 @@ impl Shape {
 }
 
 /// The dims of a value in memory order, with what a rank holds of each.
-fn extents_of(program: &Program, value: Value) -> Vec<Extent> {
+pub(super) fn extents_of(program: &Program, value: Value) -> Vec<Extent> {
     let ty = program.ty(value);
     ty.dims.iter().map(|&dim| (dim, ty.local_size(program, dim))).collect()
 }

@@ -11,7 +11,10 @@ pub(super) fn may_overwrite(program: &Program, inst: &Inst, arg: Value, result: 
     }
     match &inst.op {
         Op::Fused(body) => {
-            from.dims == to.dims
+            // A product is whole before anything is made of it.
+            let is_product = body.product().is_some_and(|product| product.results[0] == body.yields[result]);
+            !is_product
+                && from.dims == to.dims
                 && inst.args.iter().zip(&body.params).all(|(&outer, &inner)| {
                     outer != arg || is_read_where_written(program, body, inner, body.yields[result])
                 })

@@ -151,11 +151,34 @@ impl<'a> Planner<'a> {
                 for number in 0..inst.results.len() {
                     self.result(frame, position, inst, number, &mut taken);
                 }
-                if let Op::Collective(_) = inst.op {
-                    self.keep_sources(frame, position, inst);
+                match &inst.op {
+                    Op::Collective(_) => self.keep_sources(frame, position, inst),
+                    Op::Fused(body) => self.product_of_kernel(frame, position, inst, body),
+                    _ => {}
                 }
             }
         }
+    }
+
+    /// Where the results of the product that a kernel begins with are put until the rest goes on with them, if they are: as that is
+    /// yielded, else where a yield like them goes, which nothing that the kernel reads may share, else in a place of the instruction's
+    /// own.
+    fn product_of_kernel(&mut self, frame: &Frame<'a>, position: usize, inst: &Inst, body: &Region) {
+        let Some(product) = body.product() else { return };
+        let product = product.results[0];
+        let storage = |value: &Value| self.slots[*value].as_ref().map(|slot| slot.storage);
+        let is_free = |result: &Value| inst.args.iter().all(|arg| storage(arg) != storage(result));
+        let yields = || body.yields.iter().zip(&inst.results);
+        let yielded = yields().find(|(inner, _)| **inner == product);
+        let alike = |inner: Value| {
+            let (one, other) = (self.program.ty(inner), self.program.ty(product));
+            one.dtype == other.dtype && one.dims == other.dims && self.bytes(inner) == self.bytes(product)
+        };
+        let place = yielded.or_else(|| yields().find(|(inner, result)| alike(**inner) && is_free(result)));
+        self.slots[product] = match place {
+            Some((_, &result)) => self.slots[result].clone(),
+            None => Some(whole(self.new_storage(frame.block, product, position, position))),
+        };
     }
 
     /// A collective reads its arguments until it is done.

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 
 use super::{
     Affine, AttentionBackwardCall, AttentionCall, AxisId, BufferRef, Collective, CollectiveKind,
-    CollectiveTensor, DType, Initial, Instruction, KernelCall, Layout, LocationId, Loop, Mesh, Operation,
-    Part, Position, Program, Reduction, StateId, StateTensor, TensorName, Transfer, Variable,
+    CollectiveTensor, DType, Epilogue, Initial, Instruction, KernelCall, Layout, LocationId, Loop, Mesh,
+    Operation, Part, Position, Program, Reduction, StateId, StateTensor, TensorName, Transfer, Variable,
     instruction::LOOP_DEPTH_LIMIT, instruction::Space,
 };
 
@@ -162,7 +162,10 @@ impl Program {
         match operation {
             Operation::Loop(_) | Operation::Done(_) => Ok(()),
             Operation::Kernel(call) => self.check_kernel_call(call, loops),
-            Operation::Matmul { spec, a, b, c } => self.check_matmul(spec, [a, b, c], loops),
+            Operation::Matmul { spec, a, b, c, epilogue } => {
+                self.check_matmul(spec, [a, b, c], loops)?;
+                epilogue.as_ref().map_or(Ok(()), |epilogue| self.check_epilogue(epilogue, c, loops))
+            }
             Operation::Attention(call) => self.check_attention(call, loops),
             Operation::AttentionBackward(call) => self.check_attention_backward(call, loops),
             Operation::Take { spec, table, ids, output, offset } => {
@@ -204,6 +207,13 @@ impl Program {
             require(whole && call.floats.len() <= OPERAND_LIMIT, || "names no float result".into())?;
         }
         call.integers.iter().try_for_each(|integer| self.check_affine(integer, loops))
+    }
+
+    fn check_epilogue(&self, epilogue: &Epilogue, result: &BufferRef, loops: &[u32]) -> Check {
+        self.check_kernel_call(&epilogue.call, loops)?;
+        require(epilogue.location.index() < self.locations.len(), || "no such location".into())?;
+        let reads = epilogue.call.pointers.get(epilogue.position as usize);
+        require(reads == Some(result), || "goes on with another result than its product's".into())
     }
 
     fn check_collective(&self, collective: &Collective, loops: &[u32]) -> Check {

@@ -1,0 +1,86 @@
+//! Kernels that go on with a product, as part of its launch where a device can do that.
+
+use crate::library::nvrtc;
+use crate::start::on_device;
+use dtlc_codegen::assemble::{Assembled, assemble};
+use dtlc_codegen::cranelift::TargetFeatures;
+use dtlc_codegen::cuda;
+use dtlc_codegen::cuda::nvrtc::{Architecture, Job};
+use dtlc_codegen::device::add_device_code;
+use dtlc_codegen::kir::TensorId;
+use dtlc_ir::Program;
+use dtlc_kernels::cuda::{DeviceLaunch, Keeps, matmul};
+use dtlc_passes::memory::plan_memory;
+use dtlc_passes::{fuse, start_collectives};
+use dtlc_runtime::program::device::{DeviceSection, Work};
+use dtlc_tests::backend::check_on;
+use dtlc_tests::chain::{Mode, assembled};
+use dtlc_tests::products::{Case, cases};
+use std::collections::BTreeMap;
+
+/// The code for devices of a program that is not fused yet.
+fn section(program: &Program) -> DeviceSection {
+    let mut program = program.clone();
+    fuse(&mut program);
+    start_collectives(&mut program);
+    program.memory = Some(plan_memory(&program));
+    let features = TargetFeatures::host().expect("a processor for these tests");
+    let mut assembled = assemble(&program, features).unwrap_or_else(|error| panic!("{error}"));
+    let nvrtc = nvrtc().expect("it was there before");
+    add_device_code(&mut assembled, nvrtc, &[]).unwrap_or_else(|error| panic!("{error}"));
+    assembled.program.device.expect("it was added")
+}
+
+#[test]
+fn what_goes_on_with_a_product_gives_what_it_should() {
+    if nvrtc().is_none() {
+        return;
+    }
+    for Case { name, program, joined, apart, tolerance } in cases() {
+        println!("{name}");
+        check_on(&program, 7, tolerance, on_device);
+        let section = section(&program);
+        let goes_on = section.calls.iter().filter(|call| matches!(call.work, Work::Matmul(_, Some(_))));
+        // A product that is not split in parts has one launch.
+        let launches: Vec<usize> = goes_on.map(|call| call.launches.len()).collect();
+        assert_eq!(launches.len(), joined, "{name}");
+        assert_eq!(launches.iter().sum::<usize>(), joined + apart, "{name}");
+    }
+}
+
+/// The launches of a program's products with what goes on with them, by name.
+fn launches(assembled: &Assembled) -> BTreeMap<String, DeviceLaunch> {
+    let mut found = BTreeMap::new();
+    for work in assembled.program.operations().filter_map(Work::of) {
+        let Work::Matmul(spec, Some(rest)) = work else { continue };
+        let listing = &assembled.kernels[rest.kernel.index()];
+        let (sums, keeps) = (TensorId::from_u32(rest.position), Keeps::Nothing);
+        let epilogue = cuda::epilogue(&listing.kernel, &listing.origins, &listing.alignments, sums, keeps);
+        let epilogue = epilogue.unwrap_or_else(|| panic!("{} is elementwise", listing.kernel.name));
+        let call = matmul(&spec, Some(&epilogue)).unwrap_or_else(|error| panic!("{}", error.reason));
+        found.extend(call.launches.into_iter().map(|launch| (launch.name.clone(), launch)));
+    }
+    found
+}
+
+#[test]
+fn what_goes_on_with_the_products_of_a_model_stays_in_registers() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let launches = launches(&assembled("../examples/peers.dtl", "base_one_bf16", Mode::Train));
+    assert!(launches.len() >= 3, "{:?}", launches.keys());
+    for (name, launch) in &launches {
+        let everywhere = [Architecture::Sm80, Architecture::Sm100a].map(|target| (target, &launch.source));
+        let alternative = launch.alternative.as_deref().unwrap_or(launch);
+        for (architecture, source) in
+            everywhere.into_iter().chain([(Architecture::Sm90a, &alternative.source)])
+        {
+            let compiled = nvrtc.compile(Job { source, architecture });
+            let report = compiled.unwrap_or_else(|error| panic!("{name}: {error}")).report();
+            assert!(report.warnings.is_empty(), "{name}: {:?}", report.warnings);
+            for kernel in &report.kernels {
+                println!("{}: {kernel:?}", architecture.name());
+                assert!(kernel.is_in_registers(), "{}: {kernel:?}", architecture.name());
+            }
+        }
+    }
+}
