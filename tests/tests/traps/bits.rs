@@ -265,6 +265,40 @@ fn a_part_is_kept_of_what_is_stored_in_parts() {
 }
 
 #[test]
+fn a_part_is_kept_of_what_its_use_splits_as_far_as_it_goes() {
+    let model = "
+use std::loss::cross_entropy
+use std::nn::{Embedding, Linear}
+
+layer Block[D, O] {
+  map = Linear[D -> O]
+  fn (x: [B, S, D]) -> [B, S, D] {
+    x + rename[O -> D](map(x))
+  }
+}
+
+model M {
+  dims B, S, D = 4, O = 4, V = 21
+  embed = Embedding[V, D]
+  blocks = repeat[2] Block[D, O]
+
+  fn loss(tokens: u32[B, S], labels: u32[B, S]) -> f32[] {
+    mean(cross_entropy[V](embed.logits(blocks(embed(tokens))), labels))
+  }
+}
+";
+    // The weight rests as [D@tp, O@dp] and is used as [D, O@tp], which leaves one column for a rank.
+    let rest = "mesh { dp: 2, tp: 4 }\nstep width: params D -> tp\nstep rest: store params: largest -> dp\n\
+                batch { seq 8, global 4 }\noptimizer sgd { lr 0.1 }";
+    let keep = "step keep: store backward: largest -> dp";
+    let source =
+        format!("{model}\nplan rest for M {{\n{rest}\n}}\n\nplan kept for M {{\n{rest}\n{keep}\n}}\n");
+    let inputs = rows(8, 21, &[8, 8, 5, 3]);
+    let [rest, kept] = ["rest", "kept"].map(|plan| evaluate(&source, plan, &inputs));
+    assert_same_bits(&rest, &kept, "kept");
+}
+
+#[test]
 fn mega_1754_vocabulary_pads_are_in_nothing() {
     let model = MODEL.replace("V = 21", "V = 50257").replace("L = 2", "L = 1");
     let shared = "batch { seq 4, global 2 }\noptimizer adamw { lr 0.01, decay 0.1 on weight, clip 0.5 }";

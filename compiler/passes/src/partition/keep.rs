@@ -13,7 +13,7 @@
 use super::assign::{Assignments, describe};
 use super::stores::{Owners, Stores, owners};
 use crate::regions::{add_stack_input, add_stack_output, shared_slices};
-use dtlc_ir::{Axis, Inst, Op, Phase, Program, Reason, Region, Role, ScalarOp, Scan, Type, Value};
+use dtlc_ir::{Axis, Dim, Inst, Op, Phase, Program, Reason, Region, Role, ScalarOp, Scan, Type, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -150,7 +150,7 @@ impl Keeper<'_> {
         from.body.insts.iter().enumerate().filter_map(gather).collect()
     }
 
-    /// The part to keep of a gathered parameter; none if it is in parts over those axes anyway.
+    /// The part to keep of a gathered parameter; none if it is in parts over those axes anyway, or nothing is divided by them.
     fn part(&self, owner: usize, whole: &Type) -> Option<Type> {
         let kept = &self.stores.kept[owner];
         let is_free = |axis: &Axis| {
@@ -162,10 +162,19 @@ impl Keeper<'_> {
         let mut part = whole.clone();
         for &(dim, entry) in &self.stores.states[owner] {
             for &axis in self.assignments.entries[entry].axes.iter().filter(|axis| kept.contains(axis)) {
-                part.placement.add_shard(dim, axis);
+                part.placement.add_shard(self.divided(&part, dim, axis)?, axis);
             }
         }
         Some(part)
+    }
+
+    /// The dimension that an axis splits further: the stored one, unless whoever uses the parameter has split that as far as it goes.
+    fn divided(&self, part: &Type, stored: Dim, axis: Axis) -> Option<Dim> {
+        let divides = |dim: &Dim| {
+            let ways = self.program.mesh.group_size(part.placement.axes_of(*dim).chain([axis]));
+            self.program.dims[*dim].size.is_multiple_of(ways)
+        };
+        [stored].into_iter().chain(part.dims.iter().copied()).find(divides)
     }
 
     /// What keeps a part of a gathered parameter.
