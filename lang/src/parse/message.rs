@@ -203,6 +203,9 @@ fn likely_slip(pieces: &Pieces<'_>, diagnostic: Diagnostic, expected: &[Rule], f
         "{" if has(Rule::arrow) => diagnostic.hint("fn (x: [B, S, D]) -> [B, S, D] { … }"),
         ";" => diagnostic.hint_edit("remove `;`: a line's end is enough", span, ""),
         "&" => diagnostic,
+        "require" if has(Rule::ident) => {
+            diagnostic.why("a condition stands in a function's body: `fn (…) { require D > 0 … }`")
+        }
         _ if has(Rule::ident) && pieces.token_kind(found) == Some(TokenKind::Word) => {
             diagnostic.why(format!("`{text}` is a word of the language and can't be a name"))
         }

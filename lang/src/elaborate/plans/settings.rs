@@ -67,11 +67,14 @@ impl Resolver<'_> {
         let sequence = self.model.sequence.map(size).or(sequence).unwrap_or(1);
         let Some(global) = self.overrides.get("global").or_else(|| integer_setting(&item.settings, "global"))
         else {
-            self.diagnostics.push(
-                Diagnostic::error(Code::InvalidBatch, "a batch has a number of sequences")
-                    .label(item.span, "`global` is missing")
-                    .hint("batch { seq 2048, global 64 }"),
-            );
+            // What is there and no number has been reported.
+            if item.settings.iter().all(|setting| setting.name.name != "global") {
+                self.diagnostics.push(
+                    Diagnostic::error(Code::InvalidBatch, "a batch has a number of sequences")
+                        .label(item.span, "`global` is missing")
+                        .hint("batch { seq 2048, global 64 }"),
+                );
+            }
             return None;
         };
         // A size given by name on the command line counts for more than the plan's.
