@@ -2,7 +2,7 @@
 //! others, and faults seeded into kernel and maps.
 
 use crate::attention::{calls, judge, judge_forward};
-use crate::attention_tensor::{CHUNKS, NARROW};
+use crate::attention_tensor::{CHUNKS, NARROW, odd_shapes};
 use crate::bench::{Bench, Placing, compiled};
 use crate::faults::{catch_on, fault};
 use crate::faults_attention::{as_one, judge_directions};
@@ -50,29 +50,25 @@ fn attention_that_arrives_in_bulk() {
     let Some(mut bench) = Bench::new(Architecture::Sm90a) else { return };
     let mut numbers = Numbers(51);
     let both = Causality::Bidirectional;
-    let long = Shape { q_len: 130, k_len: 150, ..NARROW };
-    let shapes = [
-        Shape { q_len: 1, k_len: 1, head_dim: 1, value_dim: 1, ..NARROW },
-        Shape { batch: 2, kv_heads: 2, group: 3, q_len: 33, k_len: 40, head_dim: 7, value_dim: 5, ..NARROW },
-        Shape { head_dim: 24, value_dim: 20, window: Some(70), softcap: Some(2.0), q_offset: 30, ..long },
-        Shape { group: 8, q_len: 65, k_len: 129, head_dim: 48, value_dim: 64, q_offset: 64, ..NARROW },
-        Shape { k_len: 100, q_offset: 930, k_offset: 940, group: 2, softcap: Some(0.7), ..long },
-        Shape { q_offset: 400, k_len: 500, window: Some(300), head_dim: 72, value_dim: 16, ..long },
-        Shape { causality: both, window: Some(40), k_offset: -25, head_dim: 100, value_dim: 128, ..long },
-        Shape { q_len: 70, k_len: 400, causality: both, head_dim: 128, value_dim: 128, ..NARROW },
+    let longer = Shape { q_len: 70, causality: both, ..NARROW };
+    // Rings that go round, and heads of several rows of 128 bytes.
+    let own = [
         Shape {
-            q_len: 70,
-            k_len: 200,
-            causality: both,
-            window: Some(u64::MAX),
-            head_dim: 256,
-            value_dim: 192,
+            q_len: 130,
+            q_offset: 400,
+            k_len: 500,
+            window: Some(300),
+            head_dim: 72,
+            value_dim: 16,
             ..NARROW
         },
+        Shape { k_len: 400, head_dim: 128, value_dim: 128, ..longer },
+        Shape { k_len: 200, window: Some(u64::MAX), head_dim: 256, value_dim: 192, ..longer },
         Shape { q_len: 9, k_len: 70, causality: both, head_dim: 130, value_dim: 256, kv_heads: 2, ..NARROW },
         Shape { q_len: 40, k_len: 150, causality: both, head_dim: 256, value_dim: 128, ..NARROW },
     ];
-    for (number, shape) in shapes.into_iter().enumerate() {
+    let shapes = odd_shapes().into_iter().chain(own);
+    for (number, shape) in shapes.enumerate() {
         let case = Case::stepping(shape, CHUNKS, &mut numbers);
         let [forward, backward] = calls(&case).map(in_bulk);
         let all: Vec<_> = forward.launches.iter().chain(&backward.launches).map(is_in_bulk).collect();

@@ -22,6 +22,22 @@ fn alignments(call: &DeviceCall) -> Vec<bool> {
     stated.map(|behind| behind.starts_with("true")).collect()
 }
 
+/// Lengths, heads and groups that nothing divides, windows, caps, and blocks that see nothing.
+pub fn odd_shapes() -> [Shape; 7] {
+    let long = Shape { q_len: 130, k_len: 150, ..NARROW };
+    let both = Causality::Bidirectional;
+    [
+        Shape { q_len: 1, k_len: 1, head_dim: 1, value_dim: 1, ..NARROW },
+        Shape { batch: 2, kv_heads: 2, group: 3, q_len: 33, k_len: 40, head_dim: 7, value_dim: 5, ..NARROW },
+        Shape { head_dim: 24, value_dim: 20, window: Some(70), softcap: Some(2.0), q_offset: 30, ..long },
+        Shape { group: 8, q_len: 65, k_len: 129, head_dim: 48, value_dim: 64, q_offset: 64, ..NARROW },
+        // Queries that see nothing, some of them in blocks that see nothing.
+        Shape { k_len: 100, q_offset: 930, k_offset: 940, group: 2, softcap: Some(0.7), ..long },
+        Shape { q_offset: 400, window: Some(300), head_dim: 72, value_dim: 16, ..long },
+        Shape { causality: both, window: Some(40), k_offset: -25, head_dim: 100, value_dim: 128, ..long },
+    ]
+}
+
 #[test]
 fn odd_shapes_of_every_kind_on_tensor_cores() {
     ARCHITECTURES.into_iter().for_each(odd_shapes_of_every_kind);
@@ -31,20 +47,12 @@ fn odd_shapes_of_every_kind(architecture: Architecture) {
     let Some(mut bench) = Bench::new(architecture) else { return };
     let mut numbers = Numbers(21);
     let both = Causality::Bidirectional;
-    let long = Shape { q_len: 130, k_len: 150, ..NARROW };
-    let shapes = [
-        Shape { q_len: 1, k_len: 1, head_dim: 1, value_dim: 1, ..NARROW },
-        Shape { batch: 2, kv_heads: 2, group: 3, q_len: 33, k_len: 40, head_dim: 7, value_dim: 5, ..NARROW },
-        Shape { head_dim: 24, value_dim: 20, window: Some(70), softcap: Some(2.0), q_offset: 30, ..long },
-        Shape { group: 8, q_len: 65, k_len: 129, head_dim: 48, value_dim: 64, q_offset: 64, ..NARROW },
-        // Queries that see nothing, some of them in blocks that see nothing.
-        Shape { k_len: 100, q_offset: 930, k_offset: 940, group: 2, softcap: Some(0.7), ..long },
-        Shape { q_offset: 400, window: Some(300), head_dim: 72, value_dim: 16, ..long },
-        Shape { causality: both, window: Some(40), k_offset: -25, head_dim: 100, value_dim: 128, ..long },
+    let wide = [
         Shape { q_len: 70, causality: both, window: Some(u64::MAX), head_dim: 256, value_dim: 192, ..NARROW },
         Shape { q_len: 9, k_len: 70, causality: both, head_dim: 130, value_dim: 70, kv_heads: 2, ..NARROW },
     ];
-    for (number, shape) in shapes.into_iter().enumerate() {
+    let shapes = odd_shapes().into_iter().chain(wide);
+    for (number, shape) in shapes.enumerate() {
         // In turns as chunks and number by number.
         let step = if number % 2 == 0 { CHUNKS } else { 1 };
         let case = Case::stepping(shape, step, &mut numbers);
