@@ -34,6 +34,7 @@ pub fn cases() -> Vec<Case> {
         ("batches", 1, BATCHES),
         (IN_PIECES, 1, PIECES),
         ("a sum over a loop", 0, ACCUMULATED),
+        ("random numbers of the step", 1, RANDOM),
     ];
     let own = own.map(|(name, joined, program)| (name, joined, program.to_owned()));
     let alike = ALIKE.map(|(name, joined, body)| (name, joined, usual(body)));
@@ -240,5 +241,17 @@ const ACCUMULATED: &str = r#"
       %s: f32[D, F] = add %c, %p forward
       yield %s
     }
+    yield %y
+  }"#;
+
+const RANDOM: &str = r#"
+  dims { S = 21, D = 40, F = 24 }
+  states { w = %w, weight, constant(0.0); }
+  inputs { step = %step, x = %x }
+  outputs { y = %y }
+  main(%w: f32[D, F] param, %step: u32[], %x: f32[S, D]) {
+    %p: f32[S, F] = dot %x, %w forward
+    %u: f32[S, F] = random[stream 5 over S, F] %step forward
+    %y: f32[S, F] = mul %p, %u forward
     yield %y
   }"#;
