@@ -4,7 +4,7 @@ use super::block::Executor;
 use super::lanes::{File, Lane};
 use super::warp::Warp;
 use super::{Ran, each, throw};
-use crate::code::{IntegerKind, LANES, ShuffleKind, Sign, Slot, VoteKind, Width};
+use crate::code::{IntegerKind, LANES, ShuffleKind, Sign, Slot, Together, VoteKind, Width};
 use crate::fault::FaultKind;
 
 /// The slots of a shuffle.
@@ -15,6 +15,32 @@ pub(super) struct Shuffle {
     pub a: Slot,
     pub b: Slot,
     pub c: Slot,
+}
+
+impl Together {
+    /// The instruction and the register that names lanes, if it names some.
+    fn named(&self) -> Option<(&'static str, Slot)> {
+        match *self {
+            Together::Shuffle { lanes, .. } => Some(("shfl.sync", lanes)),
+            Together::Vote { lanes, .. } | Together::Ballot { lanes, .. } => Some(("vote.sync", lanes)),
+            Together::Match { lanes, .. } => Some(("match.sync", lanes)),
+            Together::Reduce { lanes, .. } => Some(("redux.sync", lanes)),
+            Together::Elect { lanes, .. } => Some(("elect.sync", lanes)),
+            Together::WarpBarrier { lanes } => Some(("bar.warp.sync", lanes)),
+            Together::MatrixProduct(_) | Together::TransposeMatrix { .. } | Together::ActiveMask { .. } => {
+                None
+            }
+        }
+    }
+}
+
+/// Whether the lanes that come to an instruction wait there for others that it names and that run elsewhere in the same function. A loop that
+/// the compiler unrolls may lead some lanes on a shorter way to a place that all come to.
+pub(super) fn waits_for_others(warp: &mut Warp, mask: u32, operation: &Together) -> bool {
+    let Some((opcode, lanes)) = operation.named() else { return false };
+    let lane = mask.trailing_zeros() as usize % LANES;
+    let named = u32::read(warp.file(), lanes)[lane] & warp.alive();
+    warp.frames.last_mut().is_some_and(|frame| frame.mask == mask && frame.park(opcode, named))
 }
 
 /// Whether the lanes that a register names are those that run.

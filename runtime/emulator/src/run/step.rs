@@ -2,6 +2,7 @@
 
 use super::barrier::Barrier;
 use super::block::Executor;
+use super::collective::waits_for_others;
 use super::dispatch::{arithmetic, movement, test};
 use super::lanes::Lane;
 use super::warp::{Status, Warp};
@@ -44,7 +45,12 @@ impl Executor<'_> {
                 Operation::Test(operation) => test(isa, warp, mask, operation),
                 Operation::Memory(operation) => self.memory(warp, instruction.line, mask, operation)?,
                 Operation::Group(operation) => self.group(warp, instruction.line, mask, operation)?,
-                Operation::Together(operation) => self.together(warp, mask, operation)?,
+                Operation::Together(operation) => {
+                    if waits_for_others(warp, mask, operation) {
+                        continue;
+                    }
+                    self.together(warp, mask, operation)?;
+                }
                 Operation::Phase(operation) => {
                     self.phase(warp, instruction.line, mask, operation)?;
                     if !matches!(warp.status, Status::Ready) {
@@ -105,6 +111,7 @@ impl Executor<'_> {
 
     /// Lanes return from a device function. With the last the caller goes on.
     fn returned(&mut self, warp: &mut Warp, mask: u32) -> Ran<()> {
+        none_waits_for(warp, mask)?;
         if warp.frames.last_mut().is_some_and(|frame| frame.leave(mask)) {
             return Ok(());
         }
@@ -131,6 +138,7 @@ impl Executor<'_> {
 
     /// Lanes end, in whatever function they are.
     fn exit(&mut self, warp: &mut Warp, mask: u32) -> Ran<()> {
+        none_waits_for(warp, mask)?;
         warp.exited |= mask;
         for frame in &mut warp.frames {
             frame.called &= !mask;
@@ -153,6 +161,15 @@ impl Executor<'_> {
         }
         Ok(())
     }
+}
+
+/// Lanes that leave a function never come to where others of it wait for them.
+fn none_waits_for(warp: &mut Warp, leaving: u32) -> Ran<()> {
+    let Some(frame) = warp.frames.last_mut() else { return Ok(()) };
+    let Some(parked) = frame.waits_for(leaving) else { return Ok(()) };
+    (frame.pc, frame.mask) = (parked.pc, parked.mask);
+    let kind = FaultKind::DivergentLanes { opcode: parked.opcode, named: parked.named, running: parked.mask };
+    throw(1 << parked.mask.trailing_zeros(), kind)
 }
 
 #[inline(always)]

@@ -11,6 +11,16 @@ use crate::memory::LocalMemory;
 /// Calls may nest this deep.
 pub(super) const MOST_FRAMES: usize = 256;
 
+/// Lanes that stand at an instruction until others that it names have come there too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parked {
+    pub pc: usize,
+    pub mask: u32,
+    pub opcode: &'static str,
+    /// The lanes that there were of those that it names.
+    pub named: u32,
+}
+
 /// A function that a warp runs.
 #[derive(Debug)]
 pub(super) struct Frame {
@@ -20,6 +30,7 @@ pub(super) struct Frame {
     pub mask: u32,
     /// Groups of lanes elsewhere, the lowest place last.
     waiting: Vec<(usize, u32)>,
+    parked: Vec<Parked>,
     /// All lanes that called.
     pub called: u32,
     pub registers: usize,
@@ -34,11 +45,28 @@ impl Frame {
     #[inline(always)]
     pub fn go(&mut self, pc: usize) {
         self.pc = pc;
-        if let Some((lowest, _)) = self.waiting.last()
-            && *lowest <= pc
-        {
+        let is_lowest = self.waiting.last().is_none_or(|(lowest, _)| *lowest > pc);
+        if !is_lowest || self.parked.iter().any(|parked| parked.pc == pc) {
             self.reorder();
         }
+    }
+
+    /// The current lanes stay where they are until those that are elsewhere have come there; false if none of the lanes missing is on its way.
+    pub fn park(&mut self, opcode: &'static str, named: u32) -> bool {
+        let coming = self.waiting.iter().fold(0, |all, (_, mask)| all | mask);
+        let missing = named & !self.mask;
+        if missing == 0 || missing & !coming != 0 {
+            return false;
+        }
+        self.parked.push(Parked { pc: self.pc, mask: self.mask, opcode, named });
+        self.mask = 0;
+        self.reorder();
+        true
+    }
+
+    /// Lanes that wait for some of these.
+    pub fn waits_for(&self, lanes: u32) -> Option<Parked> {
+        self.parked.iter().find(|parked| parked.named & lanes != 0).copied()
     }
 
     /// The current lanes part: each group goes on where it is told.
@@ -62,6 +90,9 @@ impl Frame {
         (self.pc, self.mask) = (pc, mask);
         while let Some((_, mask)) = self.waiting.pop_if(|(lowest, _)| *lowest == pc) {
             self.mask |= mask;
+        }
+        for parked in self.parked.extract_if(.., |parked| parked.pc == pc) {
+            self.mask |= parked.mask;
         }
     }
 
@@ -165,6 +196,7 @@ impl Warp {
             pc: 0,
             mask: lanes,
             waiting: Vec::new(),
+            parked: Vec::new(),
             called: lanes,
             registers,
             predicates,

@@ -94,6 +94,22 @@ fn ended_threads_do_not_hold_a_barrier() {
 }
 
 #[test]
+fn lanes_that_leave_are_missed_where_others_wait() {
+    // Two lanes go on their own and end there.
+    let text = format!(
+        "{HEAD}.visible .entry k() {{ .reg .b32 %t; .reg .pred %p; mov.u32 %t, %laneid; setp.lt.u32 %p, %t, 2; @%p bra far;\n\
+         bar.warp.sync -1;\n ret;\n far: mov.u32 %t, 1; ret; }}\n"
+    );
+    let fault = Bench::new(&text).fault("k", LaunchShape::linear(1, 32), &[]);
+    let missed = FaultKind::DivergentLanes { opcode: "bar.warp.sync", named: u32::MAX, running: !3 };
+    assert_eq!((&fault.kind, fault.thread), (&missed, [2, 0, 0]), "{fault}");
+    assert!(
+        text.lines().nth(fault.ptx_line as usize - 1).is_some_and(|line| line.contains("bar.warp.sync")),
+        "{fault}"
+    );
+}
+
+#[test]
 fn a_trap_and_its_place() {
     let text = format!(
         "{HEAD}.visible .entry k() {{ .reg .b32 %t, %u; .reg .pred %p; mov.u32 %t, %tid.y; mov.u32 %u, %ctaid.z; add.u32 %t, %t, %u;\n\

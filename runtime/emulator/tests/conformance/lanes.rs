@@ -119,6 +119,17 @@ fn parts_of_a_warp() {
 }
 
 #[test]
+fn lanes_that_come_first_wait_for_those_on_a_longer_way() {
+    // The place where all meet lies before that where two lanes go on their own.
+    let body = "mov.u32 %r1, %laneid; setp.lt.u32 %p, %r1, 2; mov.u32 %r2, 1; @%p bra far;\n\
+                near: bar.warp.sync -1; redux.sync.add.u32 %x, %r2, -1; bra end;\n\
+                far: mov.u32 %r2, 100; bra near; end:";
+    for (_, x) in by_warps(body) {
+        assert_eq!(x, [230; 32]);
+    }
+}
+
+#[test]
 fn special_registers() {
     type Define = fn(usize) -> usize;
     let cases: [(&str, Define); 9] = [
