@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::pipeline::{Mode, Stage, compile};
 use crate::verification::shrink::{self, Change};
 use crate::verification::{Difference, Differences, compare};
-use dtlc_lang::{Code, Compiled, Diagnostic, Options};
+use dtlc_lang::{Compiled, Diagnostic, Options};
 use serde_json::json;
 
 /// Compares the sharded program with one rank.
@@ -112,7 +112,7 @@ fn shrunk(
     })
 }
 
-/// What these changes make, or as many of them as the file's own requirements allow.
+/// What these changes make, or as many of them as the file allows: its requirements, slices, products of sizes.
 fn allowed<T>(mut sizes: Vec<Change>, make: impl Fn(&[Change]) -> Result<T, Failure>) -> Result<T, Failure> {
     loop {
         let failure = match make(&sizes) {
@@ -140,12 +140,10 @@ fn allowed<T>(mut sizes: Vec<Change>, make: impl Fn(&[Change]) -> Result<T, Fail
     }
 }
 
-/// How many `require`s numbers break; 0 where anything else is wrong.
+/// How many things are wrong with the smaller sizes, and so with none of the file's own; 0 where it isn't sizes.
 fn requirements_broken(failure: &Failure) -> usize {
     match failure {
-        Failure::Input { diagnostics, .. } if diagnostics.iter().all(|it| it.code == Code::Unmet) => {
-            diagnostics.len()
-        }
+        Failure::Input { diagnostics, .. } => diagnostics.len(),
         _ => 0,
     }
 }
@@ -155,7 +153,7 @@ fn with_changes(failure: Failure, changes: &[Change]) -> Failure {
     match failure {
         Failure::Input { diagnostics, sources } if !changes.is_empty() => {
             let note = format!("verified in small: {}; with `-D` a size stays", listed(changes));
-            let noted = |it: Diagnostic| if it.code == Code::Unmet { it.note(note.clone()) } else { it };
+            let noted = |it: Diagnostic| it.note(note.clone());
             Failure::Input { diagnostics: diagnostics.into_iter().map(noted).collect(), sources }
         }
         other => other,

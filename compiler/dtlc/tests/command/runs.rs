@@ -146,6 +146,31 @@ fn ranks_are_verified_against_one() {
 
 /// What a file requires of its sizes, a smaller one may break: those stay, others are made small.
 #[test]
+fn slices_hold_in_small() {
+    let dtlc = Dtlc::new();
+    let text = "model M {
+  dims B, S, C = 64, F = C / 4, V = 256
+  param table: [V, C] = normal(0.1)
+  param q: [F, V] = normal(0.1)
+  fn loss(tokens: u32[B, S], labels: u32[B, S]) -> f32[] {
+    let x = take[V](table, tokens)
+    let y = slice[C -> F](x, start = 16) + slice[C -> F](x, start = 48)
+    mean(f32(dot[F](y, q)))
+  }
+}
+
+plan dp2 for M {
+  mesh { dp: 2 }
+  step data: acts B -> dp
+  batch { seq 4, global 2 }
+}
+";
+    dtlc.write("slices.dtl", text);
+    let outcome = dtlc.expect(0, &["verify", "slices.dtl", "--json"]);
+    assert!(outcome.stdout.contains("\"V\"") && !outcome.stdout.contains("\"C\""), "{}", outcome.stdout);
+}
+
+#[test]
 fn requirements_hold_in_small_and_under_the_plans_that_run() {
     let dtlc = Dtlc::new();
     let text = "layer Wide[D, F] {
