@@ -216,7 +216,7 @@ impl<B: Backend> Linker<'_, B> {
     fn body(&mut self, body: &[Instruction], depth: usize) -> Result<Box<[Linked<B::Operation>]>> {
         let mut linked = Vec::new();
         for instruction in body {
-            match apart::<B>(instruction) {
+            match instruction.apart().filter(|_| !B::GOES_ON_IN_PRODUCTS) {
                 Some([product, rest]) => {
                     linked.push(self.instruction(&product, depth)?);
                     linked.push(self.instruction(&rest, depth)?);
@@ -282,21 +282,6 @@ impl<B: Backend> Linker<'_, B> {
     }
 }
 
-/// A product and what goes on with its result, as instructions of their own, where the backend runs them so.
-fn apart<B: Backend>(instruction: &Instruction) -> Option<[Instruction; 2]> {
-    let Operation::Matmul { spec, a, b, c, epilogue: Some(epilogue) } = &instruction.operation else {
-        return None;
-    };
-    let [a, b, c] = [a, b, c].map(BufferRef::clone);
-    let product = Operation::Matmul { spec: spec.clone(), a, b, c, epilogue: None };
-    let rest = Operation::Kernel(epilogue.call.clone());
-    let pieces = [
-        Instruction { location: instruction.location, operation: product },
-        Instruction { location: epilogue.location, operation: rest },
-    ];
-    (!B::GOES_ON_IN_PRODUCTS).then_some(pieces)
-}
-
 /// The float tensors that an instruction computes, and where; what it only moves was looked at where it was computed.
 fn float_results(instruction: &Instruction) -> Vec<(LocationId, &BufferRef, DType)> {
     let of = |element: Element| match element {
@@ -304,14 +289,13 @@ fn float_results(instruction: &Instruction) -> Vec<(LocationId, &BufferRef, DTyp
         Element::Bf16 => DType::Bf16,
     };
     let floats = match &instruction.operation {
-        Operation::Kernel(call) => floats_of(call).collect(),
+        Operation::Kernel(call) => return floats_of(call).collect(),
         Operation::Matmul { spec, c, epilogue: None, .. } => vec![(c, of(spec.c))],
         Operation::Matmul { spec, c, epilogue: Some(epilogue), .. } => {
             // What passes is no longer there when this is looked at; what is made of it shows it.
             let kept =
                 [(instruction.location, c, of(spec.c))].into_iter().filter(|_| epilogue.sums == Sums::Kept);
-            let made = floats_of(&epilogue.call).map(|(buffer, dtype)| (epilogue.location, buffer, dtype));
-            return kept.chain(made).collect();
+            return kept.chain(floats_of(&epilogue.call)).collect();
         }
         Operation::Attention(call) => vec![(&call.o, of(call.spec.element)), (&call.lse, DType::F32)],
         Operation::AttentionBackward(call) => {
@@ -335,8 +319,8 @@ fn float_results(instruction: &Instruction) -> Vec<(LocationId, &BufferRef, DTyp
     floats.into_iter().map(|(buffer, dtype)| (instruction.location, buffer, dtype)).collect()
 }
 
-fn floats_of(call: &KernelCall) -> impl Iterator<Item = (&BufferRef, DType)> {
-    call.floats.iter().map(|&(index, dtype)| (&call.pointers[index as usize], dtype))
+fn floats_of(call: &KernelCall) -> impl Iterator<Item = (LocationId, &BufferRef, DType)> {
+    call.floats.iter().map(|&(index, dtype, location)| (location, &call.pointers[index as usize], dtype))
 }
 
 /// A digest of a collective's kind, group and sizes (FNV-1a over their numbers).

@@ -58,7 +58,7 @@ fn rich_program() -> Program {
         kernel: KernelId(0),
         pointers: vec![square.clone()],
         integers: vec![offset.clone()],
-        floats: vec![(0, DType::F32)],
+        floats: vec![(0, DType::F32, LocationId(0))],
     };
     let kernel = only_kernel(&mut program, STORE_CODE, call, 8);
     let goes_on = Epilogue {
@@ -69,7 +69,7 @@ fn rich_program() -> Program {
             kernel: KernelId(0),
             pointers: vec![square.clone()],
             integers: vec![offset.clone()],
-            floats: vec![(0, DType::F32)],
+            floats: vec![(0, DType::F32, LocationId(0))],
         },
     };
     let (from, to) = (rows.clone(), square.clone());

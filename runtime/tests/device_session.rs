@@ -38,7 +38,7 @@ const STORE: &str = "
 /// A program of one kernel that stores `integer` to 8 elements of 8 bytes at `pointer`, `skip` bytes too far on a device.
 fn storing(mesh: &[(&str, u32)], pointer: BufferRef, integer: Affine, skip: u64) -> (Program, Operation) {
     let mut program = empty_program(mesh);
-    let floats = vec![(0, DType::F32)];
+    let floats = vec![(0, DType::F32, LocationId(1))];
     let call = KernelCall { kernel: KernelId(0), pointers: vec![pointer], integers: vec![integer], floats };
     let kernel = only_kernel(&mut program, STORE_CODE, call, 8);
     let ptx = STORE.replace("{skip}", &skip.to_string());

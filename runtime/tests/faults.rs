@@ -120,10 +120,11 @@ fn the_first_value_that_is_not_finite_is_named_on_request() {
     let one = 0x3f80_0000_i64;
     let values = Affine::constant(one).plus(Variable::MeshCoordinate(AxisId(0)), 0x7fc0_0000 << 32);
     let buffer = BufferRef::new(Space::Arena, 0, 32);
-    let floats = vec![(0, DType::F32)];
+    let floats = vec![(0, DType::F32, LocationId(1))];
     let call = KernelCall { kernel: KernelId(0), pointers: vec![buffer], integers: vec![values], floats };
     let kernel = only_kernel(&mut program, STORE_CODE, call, 4);
-    program.instructions = vec![at(1, kernel)];
+    // Each result has a place of its own.
+    program.instructions = vec![at(0, kernel)];
     assert_eq!(start(&program, Options::default()).step(1, 0), Ok(()), "nobody asked");
     let watch = Watch { finite: true, ..Watch::default() };
     let error = start(&program, Options { watch, ..Options::default() }).step(5, 0).expect_err("a NaN");

@@ -302,7 +302,7 @@ fn program() -> Program {
     let layout = Layout::replicated(DType::U32, &[("word", 32)]);
     let source = output(&mut program, "out", layout.clone(), 0);
     let target = output(&mut program, "moved", layout, 4096);
-    let floats = vec![(0, DType::F32)];
+    let floats = vec![(0, DType::F32, LocationId(0))];
     let call = KernelCall { kernel: KernelId(0), pointers: vec![pointer], integers: vec![integer], floats };
     let kernel = only_kernel(&mut program, STORE_CODE, call, 8);
     let kind = CollectiveKind::Permute(Permutation { sources: vec![0] });

@@ -24,14 +24,14 @@ pub fn start(
     watch: Watch,
 ) -> Result<Session, Failure> {
     let options = Options { watch, ..Options::default() };
-    launch(&artifact(compiled, mode, target)?, processor, options, None)
+    launch(&artifact(compiled, mode, target, watch)?, processor, options, None)
 }
 
-/// Compiles a program to its artifact, with code for a target.
+/// Compiles a program to its artifact, with code for a target. Where every value is watched, no product's result passes unseen.
 ///
 /// # Errors
 /// The model or the plan is at fault, or a bug. Training is held to what the plan promises.
-pub fn artifact(compiled: &Compiled, mode: Mode, target: &Target) -> Result<Vec<u8>, Failure> {
+pub fn artifact(compiled: &Compiled, mode: Mode, target: &Target, watch: Watch) -> Result<Vec<u8>, Failure> {
     let compilation =
         compile(compiled, mode, Stage::Program).map_err(|trouble| trouble.into_failure(&compiled.sources))?;
     if mode == Mode::Train {
@@ -40,7 +40,7 @@ pub fn artifact(compiled: &Compiled, mode: Mode, target: &Target) -> Result<Vec<
             return Err(Failure::Input { diagnostics: refused, sources: compiled.sources.clone() });
         }
     }
-    bytes_of(compilation, target)
+    bytes_of(compilation, target, watch)
 }
 
 /// The same for a model and plan of one's own making, which is held to nothing.
@@ -56,12 +56,15 @@ pub fn start_parts(
 ) -> Result<Session, Failure> {
     let compilation = compile_parts(sources, model, plan, mode, Stage::Program)
         .map_err(|trouble| trouble.into_failure(sources))?;
-    launch(&bytes_of(compilation, target)?, processor, Options::default(), None)
+    launch(&bytes_of(compilation, target, Watch::default())?, processor, Options::default(), None)
 }
 
-fn bytes_of(compilation: Compilation, target: &Target) -> Result<Vec<u8>, Failure> {
+fn bytes_of(compilation: Compilation, target: &Target, watch: Watch) -> Result<Vec<u8>, Failure> {
     let mut assembled =
         compilation.assembled.ok_or_else(|| Failure::Bug("a compilation without a program".to_owned()))?;
+    if watch.finite {
+        assembled.program.take_epilogues_apart();
+    }
     target.complete(&mut assembled)?;
     Ok(assembled.program.to_bytes()?)
 }

@@ -116,6 +116,23 @@ pub struct Instruction {
     pub operation: Operation,
 }
 
+impl Instruction {
+    /// A product and what goes on with its result, as instructions of their own, where one is both.
+    #[must_use]
+    pub fn apart(&self) -> Option<[Instruction; 2]> {
+        let Operation::Matmul { spec, a, b, c, epilogue: Some(epilogue) } = &self.operation else {
+            return None;
+        };
+        let [a, b, c] = [a, b, c].map(BufferRef::clone);
+        let product = Operation::Matmul { spec: spec.clone(), a, b, c, epilogue: None };
+        let rest = Operation::Kernel(epilogue.call.clone());
+        Some([
+            Instruction { location: self.location, operation: product },
+            Instruction { location: epilogue.location, operation: rest },
+        ])
+    }
+}
+
 /// What an instruction does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Operation {
@@ -318,8 +335,8 @@ pub struct KernelCall {
     pub pointers: Vec<BufferRef>,
     /// Integer operands.
     pub integers: Vec<Affine>,
-    /// Which of the pointers lead to float results, and of what type: what a search for NaN reads.
-    pub floats: Vec<(u32, DType)>,
+    /// Which of the pointers lead to float results, of what type, and the source line of each: what a search for NaN reads.
+    pub floats: Vec<(u32, DType, LocationId)>,
 }
 
 /// How partial values are combined, always in the order of the ranks in the group. Floating-point

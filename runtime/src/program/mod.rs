@@ -170,6 +170,22 @@ impl Program {
         })
     }
 
+    /// Makes instructions of their own of what goes on with products' results, so that every result is there to be looked at.
+    pub fn take_epilogues_apart(&mut self) {
+        fn in_list(instructions: &mut Vec<Instruction>) {
+            for mut instruction in std::mem::take(instructions) {
+                if let Operation::Loop(nested) = &mut instruction.operation {
+                    in_list(&mut nested.body);
+                }
+                match instruction.apart() {
+                    Some(pieces) => instructions.extend(pieces),
+                    None => instructions.push(instruction),
+                }
+            }
+        }
+        in_list(&mut self.instructions);
+    }
+
     /// The collectives and where they come from, in the order of their numbers.
     pub fn collectives(&self) -> impl Iterator<Item = (LocationId, &Collective)> {
         self.all_instructions().filter_map(|instruction| match &instruction.operation {

@@ -5,7 +5,7 @@
 //! program, checked as an artifact is. What runs is the artifact, never this text.
 
 use super::device::{DeviceModule, DeviceSection};
-use super::{Instruction, Location, LocationId, Loop, Operation, Program};
+use super::{Instruction, KernelCall, Location, LocationId, Loop, Operation, Program};
 use crate::error::{Result, RuntimeError};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
@@ -217,11 +217,16 @@ impl Writer<'_> {
                 }
                 Operation::Kernel(call) => {
                     let kernel = self.program.kernels.get(call.kernel.index());
-                    (kernel.map(|kernel| kernel.name.clone()), value(operation)?)
+                    let text = value(&Operation::Kernel(self.placed(call)))?;
+                    (kernel.map(|kernel| kernel.name.clone()), text)
                 }
                 Operation::Matmul { epilogue: Some(epilogue), .. } => {
                     let kernel = self.program.kernels.get(epilogue.call.kernel.index());
-                    let mut text = value(operation)?;
+                    let mut operation = operation.clone();
+                    if let Operation::Matmul { epilogue: Some(epilogue), .. } = &mut operation {
+                        epilogue.call = self.placed(&epilogue.call);
+                    }
+                    let mut text = value(&operation)?;
                     if self.detail == Detail::Step {
                         let place = format!("\"location\": {}, ", value(&epilogue.location)?);
                         text = text.replacen(&place, "", 1);
@@ -241,6 +246,15 @@ impl Writer<'_> {
             Ok(format!("{head}{text}{}}}", self.note(*location, kernel)?))
         });
         texts.collect()
+    }
+
+    /// A call with the places of its results where those are shown.
+    fn placed(&self, call: &KernelCall) -> KernelCall {
+        let mut call = call.clone();
+        if self.detail == Detail::Step {
+            call.floats.iter_mut().for_each(|(_, _, location)| *location = LocationId(0));
+        }
+        call
     }
 
     /// The kernel that an instruction calls, and where in the source it comes from.

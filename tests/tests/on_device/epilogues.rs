@@ -13,6 +13,7 @@ use dtlc_kernels::cuda::{DeviceLaunch, Keeps, matmul};
 use dtlc_passes::memory::plan_memory;
 use dtlc_passes::{fuse, start_collectives};
 use dtlc_runtime::program::device::{DeviceSection, Work};
+use dtlc_runtime::session::Session;
 use dtlc_tests::backend::check_on;
 use dtlc_tests::chain::{Mode, assembled};
 use dtlc_tests::products::{Case, cases};
@@ -31,6 +32,14 @@ fn section(program: &Program) -> DeviceSection {
     assembled.program.device.expect("it was added")
 }
 
+/// As programs run whose every value is watched.
+fn taken_apart(mut assembled: Assembled) -> Result<Session, String> {
+    assembled.program.take_epilogues_apart();
+    let both = |work: Work| matches!(work, Work::Matmul(_, Some(_)));
+    assert!(!assembled.program.operations().filter_map(Work::of).any(both));
+    on_device(assembled)
+}
+
 #[test]
 fn what_goes_on_with_a_product_gives_what_it_should() {
     if nvrtc().is_none() {
@@ -39,6 +48,7 @@ fn what_goes_on_with_a_product_gives_what_it_should() {
     for Case { name, program, joined, apart, tolerance } in cases() {
         println!("{name}");
         check_on(&program, 7, tolerance, on_device);
+        check_on(&program, 7, tolerance, taken_apart);
         let section = section(&program);
         let goes_on = section.calls.iter().filter(|call| matches!(call.work, Work::Matmul(_, Some(_))));
         // A product that is not split in parts has one launch.

@@ -235,8 +235,14 @@ impl Assembler<'_> {
         }
         let integers = integers.iter().map(|integer| self.affine(integer)).collect();
         let results = (args.len() as u32..).zip(results);
-        let floats = results.filter(|(_, value)| self.program.ty(**value).dtype.is_float());
-        let floats = floats.map(|(index, &value)| (index, dtype(self.program.ty(value).dtype))).collect();
+        let floats: Vec<(u32, Value)> = results
+            .filter(|(_, value)| self.program.ty(**value).dtype.is_float())
+            .map(|(index, &value)| (index, value))
+            .collect();
+        let floats = floats.into_iter().map(|(index, value)| {
+            (index, dtype(self.program.ty(value).dtype), self.location_of(inst, value))
+        });
+        let floats = floats.collect();
         Ok(target::KernelCall { kernel, pointers, integers, floats })
     }
 

@@ -111,6 +111,11 @@ impl Assembler<'_> {
     /// The source position of an instruction, for messages.
     pub(super) fn location(&mut self, inst: &Inst) -> target::LocationId {
         let Some(&result) = inst.results.first() else { return target::LocationId(0) };
+        self.location_of(inst, result)
+    }
+
+    /// The source position of one of its results.
+    pub(super) fn location_of(&mut self, inst: &Inst, result: Value) -> target::LocationId {
         let info = &self.program.values[result];
         let origin = &self.program.origins[info.origin];
         let name = info.name.as_deref().unwrap_or_default();

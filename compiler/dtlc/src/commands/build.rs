@@ -11,6 +11,7 @@ use crate::pipeline::Mode;
 use crate::{files, load, machine};
 use clap::ValueEnum;
 use dtlc_runtime::program::Program;
+use dtlc_runtime::session::Watch;
 use std::path::Path;
 
 /// Builds an executable.
@@ -27,7 +28,7 @@ pub fn run(arguments: &Build, output: &Output) -> Result<(), Failure> {
         BuildTarget::Cpu => (Target::Cpu, Device::Cpu),
         BuildTarget::Cuda(architectures) => (Target::cuda(architectures)?, Device::Cuda),
     };
-    let program = machine::artifact(&compiled, Mode::Train, &target)?;
+    let program = machine::artifact(&compiled, Mode::Train, &target, Watch::default())?;
     let plan = compiled.plan.as_ref().map(|plan| plan.name.clone()).unwrap_or_default();
     let bounds = machine::bounds(&compiled)?;
     let header = Header { model: compiled.model.name.clone(), plan, device: device_name(device), bounds };

@@ -39,7 +39,8 @@ pub fn run(arguments: &Train, output: &Output) -> Result<(), Failure> {
     require_optimizer(&compiled)?;
     let bounds = machine::bounds(&compiled)?;
     let session = || {
-        let artifact = machine::artifact(&compiled, Mode::Train, &target)?;
+        let artifact =
+            machine::artifact(&compiled, Mode::Train, &target, watch(arguments.training.check_finite))?;
         machine::launch(&artifact, &processor, options(&arguments.training), launched.as_ref())
     };
     train_with(session, bounds, &arguments.training, output)

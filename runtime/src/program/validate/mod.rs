@@ -201,10 +201,11 @@ impl Program {
         let few = call.pointers.len() <= OPERAND_LIMIT && call.integers.len() <= OPERAND_LIMIT;
         require(few, || format!("`{}` takes too many operands", kernel.name))?;
         call.pointers.iter().try_for_each(|pointer| self.check_buffer(pointer, 1, loops))?;
-        for &(index, dtype) in &call.floats {
+        for &(index, dtype, location) in &call.floats {
             let pointer = call.pointers.get(index as usize);
             let whole = pointer.is_some_and(|it| it.bytes.is_multiple_of(dtype.bytes()));
             require(whole && call.floats.len() <= OPERAND_LIMIT, || "names no float result".into())?;
+            require(location.index() < self.locations.len(), || "no such location".into())?;
         }
         call.integers.iter().try_for_each(|integer| self.check_affine(integer, loops))
     }
