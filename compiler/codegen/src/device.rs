@@ -22,8 +22,6 @@ use std::fmt;
 const KERNELS_OF_A_MODULE: usize = 24;
 /// The architecture whose PTX a program holds: all later ones can run it.
 const PTX_FROM: Architecture = Architecture::Sm80;
-/// Pointers of a product, before those of the kernel that goes on with its result.
-const POINTERS_OF_A_PRODUCT: u32 = 3;
 /// The architecture that alternatives of launches are for.
 const ALTERNATIVES_FOR: Architecture = Architecture::Sm90a;
 
@@ -198,7 +196,7 @@ impl Builder {
     fn generated_launch(&self, program: &Program, performed: &Performed) -> Option<Launch> {
         let kernel = self.kernels.get(&performed.kernel()?)?;
         let [pointers, integers] = performed.work.operands(program)?;
-        let first = if let Work::Kernel(_) = performed.work { 0 } else { POINTERS_OF_A_PRODUCT };
+        let first = if let Work::Kernel(_) = performed.work { 0 } else { library::BUFFERS_OF_A_PRODUCT };
         let pointers = (first..pointers).map(LaunchArgument::Pointer);
         Some(Launch {
             function: self.functions.get_index_of(&kernel.name)? as u32,

@@ -70,7 +70,7 @@ pub fn link(
     let address = |buffer| placer.address(buffer);
     Ok(match operation {
         Operation::Kernel(call) => CpuOperation::Kernel(kernel(program, code, call, placer)?),
-        Operation::Matmul { spec, a, b, c, epilogue: _ } => {
+        Operation::Matmul { spec, a, b, c, epilogue: None } => {
             CpuOperation::Matmul { spec: spec.clone(), a: address(a), b: address(b), c: address(c) }
         }
         Operation::Attention(call) => attention(call, placer),
@@ -99,6 +99,11 @@ pub fn link(
             pattern: dtype.pattern(*value),
             width: dtype.bytes() as usize,
         },
+        Operation::Matmul { epilogue: Some(_), .. } => {
+            return Err(RuntimeError::Bug(
+                "a product that something goes on with is given to the CPU".into(),
+            ));
+        }
         Operation::Loop(_) | Operation::Collective(_) | Operation::Done(_) => {
             return Err(RuntimeError::Bug("a loop or a collective is given to a backend".into()));
         }

@@ -3,7 +3,7 @@
 //! Made by the compiler through NVRTC, loaded by `crate::device`. Copies, fills and reductions between ranks need functions
 //! only: their launches follow from sizes that are known where they run.
 
-use dtlc_kernels::cuda::{DeviceArgument, MappedTensor};
+use dtlc_kernels::cuda::{BUFFERS_OF_A_PRODUCT, DeviceArgument, MappedTensor};
 use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 use serde::{Deserialize, Serialize};
 
@@ -179,10 +179,10 @@ impl Work {
         };
         match self {
             Self::Kernel(kernel) => of_kernel(kernel),
-            Self::Matmul(_, None) => Some([3, 0]),
+            Self::Matmul(_, None) => Some([BUFFERS_OF_A_PRODUCT, 0]),
             Self::Matmul(_, Some(epilogue)) => {
                 let [pointers, integers] = of_kernel(&epilogue.kernel)?;
-                Some([pointers.checked_add(3)?, integers])
+                Some([pointers.checked_add(BUFFERS_OF_A_PRODUCT)?, integers])
             }
             Self::Attention(_) => Some([5, 2]),
             Self::AttentionBackward(_) => Some([9, 2]),

@@ -234,15 +234,13 @@ impl Assembler<'_> {
             *known = (*known).min(place::alignment(buffer));
         }
         let integers = integers.iter().map(|integer| self.affine(integer)).collect();
-        let results = (args.len() as u32..).zip(results);
-        let floats: Vec<(u32, Value)> = results
-            .filter(|(_, value)| self.program.ty(**value).dtype.is_float())
-            .map(|(index, &value)| (index, value))
-            .collect();
-        let floats = floats.into_iter().map(|(index, value)| {
-            (index, dtype(self.program.ty(value).dtype), self.location_of(inst, value))
-        });
-        let floats = floats.collect();
+        let mut floats = Vec::new();
+        for (index, &value) in (args.len() as u32..).zip(results) {
+            let element = self.program.ty(value).dtype;
+            if element.is_float() {
+                floats.push((index, dtype(element), self.location_of(inst, value)));
+            }
+        }
         Ok(target::KernelCall { kernel, pointers, integers, floats })
     }
 

@@ -32,8 +32,8 @@ pub enum Keeps {
     Nothing,
 }
 
-/// The number of the first of the kernel's tensors among a product's buffers.
-const FIRST_TENSOR: u32 = 3;
+/// Buffers of a product: A, B and C. The tensors of the kernel that goes on with its results are numbered behind them.
+pub const BUFFERS_OF_A_PRODUCT: u32 = 3;
 
 /// Goes on with what a kernel needs that makes outputs: `OUTPUT_PARAMETERS`, what it is given of them, and `OUTPUT`, the place of the first.
 pub(super) fn outputs(source: Source, epilogue: Option<&Epilogue>) -> Source {
@@ -69,8 +69,8 @@ pub(super) fn arguments(target: DeviceArgument, epilogue: Option<&Epilogue>) -> 
         Keeps::Results => Some(target),
         Keeps::Nothing => None,
     };
-    let tensors =
-        (0..epilogue.pointers.len() as u32).map(|tensor| DeviceArgument::Pointer(FIRST_TENSOR + tensor));
+    let tensors = (0..epilogue.pointers.len() as u32)
+        .map(|tensor| DeviceArgument::Pointer(BUFFERS_OF_A_PRODUCT + tensor));
     let integers = (0..epilogue.integers as u32).map(DeviceArgument::Integer);
     kept.into_iter().chain(tensors).chain(integers).collect()
 }

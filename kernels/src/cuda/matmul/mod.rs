@@ -12,7 +12,7 @@ mod epilogue;
 mod group;
 mod layout;
 
-pub use self::epilogue::{Epilogue, Keeps};
+pub use self::epilogue::{BUFFERS_OF_A_PRODUCT, Epilogue, Keeps};
 
 use self::layout::{Product, Sums};
 use super::source::{Source, linear};

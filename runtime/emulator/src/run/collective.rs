@@ -1,6 +1,5 @@
 //! What the lanes of a warp do together: shuffles, votes, matches, reductions. The lanes that an instruction names must be those that run it.
 
-use super::block::Executor;
 use super::lanes::{File, Lane};
 use super::warp::Warp;
 use super::{Ran, each, throw};
@@ -19,7 +18,7 @@ pub(super) struct Shuffle {
 
 impl Together {
     /// The instruction and the register that names lanes, if it names some.
-    fn named(&self) -> Option<(&'static str, Slot)> {
+    pub(super) fn named(&self) -> Option<(&'static str, Slot)> {
         match *self {
             Together::Shuffle { lanes, .. } => Some(("shfl.sync", lanes)),
             Together::Vote { lanes, .. } | Together::Ballot { lanes, .. } => Some(("vote.sync", lanes)),
@@ -142,13 +141,4 @@ pub(super) fn reduce(file: &mut File, mask: u32, (kind, sign): (IntegerKind, Sig
         _ => a.wrapping_add(b),
     });
     u32::write(file, to, &[joined.unwrap_or(0); LANES], mask);
-}
-
-impl Executor<'_> {
-    /// A barrier of a warp's lanes.
-    pub fn warp_barrier(&mut self, warp: &mut Warp, lanes: Slot, mask: u32) -> Ran<()> {
-        named_lanes(warp, "bar.warp.sync", lanes, mask)?;
-        self.shared.order_lanes(warp.index);
-        Ok(())
-    }
 }

@@ -153,6 +153,9 @@ impl Executor<'_> {
     }
 
     pub fn together(&mut self, warp: &mut Warp, mask: u32, operation: &Together) -> Ran<()> {
+        if let Some((opcode, lanes)) = operation.named() {
+            named_lanes(warp, opcode, lanes, mask)?;
+        }
         match operation {
             Together::MatrixProduct(product) => {
                 whole_warp("mma", mask)?;
@@ -162,40 +165,34 @@ impl Executor<'_> {
                 whole_warp("movmatrix", mask)?;
                 matrix::transpose(warp.file(), *to, *from);
             }
-            Together::Shuffle { kind, to, inside, a, b, c, lanes } => {
-                named_lanes(warp, "shfl.sync", *lanes, mask)?;
+            Together::Shuffle { kind, to, inside, a, b, c, lanes: _ } => {
                 let (kind, to, inside) = (*kind, *to, *inside);
                 shuffle(warp, mask, &Shuffle { kind, to, inside, a: *a, b: *b, c: *c })?;
             }
-            Together::Vote { kind, to, by, lanes } => {
-                named_lanes(warp, "vote.sync", *lanes, mask)?;
+            Together::Vote { kind, to, by, lanes: _ } => {
                 let holds = vote(*kind, warp.predicate(*by), mask);
                 warp.set_predicate(*to, if holds { mask } else { 0 }, mask);
             }
-            Together::Ballot { to, by, lanes } => {
-                named_lanes(warp, "vote.sync", *lanes, mask)?;
+            Together::Ballot { to, by, lanes: _ } => {
                 let yes = warp.predicate(*by) & mask;
                 u32::write(warp.file(), *to, &[yes; LANES], mask);
             }
-            Together::Match { width, all, to, agree, a, lanes } => {
-                named_lanes(warp, "match.sync", *lanes, mask)?;
+            Together::Match { width, all, to, agree, a, lanes: _ } => {
                 let holds = match_lanes(warp.file(), mask, (*width, *all), *to, *a);
                 if let Some(agree) = agree {
                     warp.set_predicate(*agree, if holds { mask } else { 0 }, mask);
                 }
             }
-            Together::Reduce { kind, sign, to, a, lanes } => {
-                named_lanes(warp, "redux.sync", *lanes, mask)?;
+            Together::Reduce { kind, sign, to, a, lanes: _ } => {
                 reduce(warp.file(), mask, (*kind, *sign), *to, *a);
             }
             Together::ActiveMask { to } => u32::write(warp.file(), *to, &[mask; LANES], mask),
-            Together::Elect { to, chosen, lanes } => {
-                named_lanes(warp, "elect.sync", *lanes, mask)?;
+            Together::Elect { to, chosen, lanes: _ } => {
                 let first = mask.trailing_zeros();
                 u32::write(warp.file(), *to, &[first; LANES], mask);
                 warp.set_predicate(*chosen, 1 << first, mask);
             }
-            Together::WarpBarrier { lanes } => self.warp_barrier(warp, *lanes, mask)?,
+            Together::WarpBarrier { lanes: _ } => self.shared.order_lanes(warp.index),
         }
         Ok(())
     }
