@@ -1,7 +1,7 @@
 //! f32 matrix product of strided operands with packing memory given by the caller.
 //!
 //! The loop structure is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
-//! (2008): panels of both operands are packed (and bf16 widened) into scratch, then register tiles are
+//! (2008): panels of both operands are packed (and halves widened) into scratch, then register tiles are
 //! computed by the microkernels of `gemm-f32`, or by our own where both operands are bf16 and the processor multiplies
 //! such pairs. That crate's own driver allocates in each call, which a training step must not.
 //!

@@ -12,7 +12,7 @@ use crate::{
     signature::{Accumulation, Element, MatmulSpec, Orientation, Part, Share, aligned},
 };
 
-use half::bf16;
+use half::{bf16, f16};
 
 /// Computes one part of the product that `spec` describes.
 ///
@@ -126,16 +126,17 @@ impl Call<'_> {
         unsafe {
             match spec.c {
                 Element::F32 => gemm(self.isa, &product, self.scratch),
-                Element::Bf16 => self.run_narrow(&product),
+                Element::Bf16 => self.run_narrow::<bf16>(&product),
+                Element::F16 => self.run_narrow::<f16>(&product),
             }
         }
     }
 
-    /// Computes a bf16 output tile by tile in f32 scratch, so that it is rounded once.
+    /// Computes an output of 16 bits tile by tile in f32 scratch, so that it is rounded once.
     ///
     /// # Safety
     /// As [`Call::run`].
-    unsafe fn run_narrow(&self, product: &Product<'_>) {
+    unsafe fn run_narrow<Stored: Number>(&self, product: &Product<'_>) {
         let tile = self.scratch.cast::<f32>();
         let packing =
             self.scratch.wrapping_add(aligned(4 * blocking::tile_floats(product.lanes, product.columns)));
@@ -155,7 +156,7 @@ impl Call<'_> {
                 // SAFETY: the tile fits its scratch, and the tile's place in C is inside C.
                 unsafe {
                     gemm(self.isa, &in_tile, packing);
-                    self.store_narrow(product, lanes, columns, tile);
+                    self.store_narrow::<Stored>(product, lanes, columns, tile);
                 }
             }
         }
@@ -165,7 +166,7 @@ impl Call<'_> {
     ///
     /// # Safety
     /// The tile must hold the lanes and columns, and C be writable there.
-    unsafe fn store_narrow(
+    unsafe fn store_narrow<Stored: Number>(
         &self,
         product: &Product<'_>,
         lanes: Range<usize>,
@@ -177,7 +178,7 @@ impl Call<'_> {
                 + column as isize * product.output.column_stride;
             let line = NarrowLine {
                 from: tile.wrapping_add((column - columns.start) * lanes.len()),
-                to: offset_mut(self.c, Element::Bf16, at).cast::<bf16>(),
+                to: self.c.cast::<Stored>().wrapping_offset(at),
                 count: lanes.len(),
                 stride: product.output.lane_stride,
                 accumulation: product.accumulation,
@@ -193,9 +194,9 @@ fn shifted(operand: &Operand, index: usize) -> Operand {
 }
 
 /// One column of a tile on its way to C.
-struct NarrowLine {
+struct NarrowLine<Stored> {
     from: *const f32,
-    to: *mut bf16,
+    to: *mut Stored,
     count: usize,
     stride: isize,
     accumulation: Accumulation,
@@ -203,13 +204,13 @@ struct NarrowLine {
 
 for_each_isa! {
     /// Rounds one column of a tile into C.
-    fn store_line(line: &NarrowLine) = store_line_body
+    fn store_line<Stored: Number>(line: &NarrowLine<Stored>) = store_line_body
 }
 
 /// # Safety
 /// The line must be readable and writable.
 #[inline(always)]
-unsafe fn store_line_body(line: &NarrowLine) {
+unsafe fn store_line_body<Stored: Number>(line: &NarrowLine<Stored>) {
     // SAFETY: the slices and offsets are inside the line.
     unsafe {
         let from = std::slice::from_raw_parts(line.from, line.count);

@@ -21,13 +21,15 @@ pub(crate) use matmul::{Orientation, Share};
 /// Alignment in bytes that every scratch pointer given to a kernel must have.
 pub const SCRATCH_ALIGNMENT: usize = 64;
 
-/// Element type of a kernel's floating-point operand. Arithmetic is in f32 for both.
+/// Element type of a kernel's floating-point operand. Arithmetic is in f32 for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Element {
     /// IEEE binary32.
     F32,
     /// bfloat16; results are rounded to nearest, ties to even.
     Bf16,
+    /// IEEE binary16, likewise.
+    F16,
 }
 
 impl Element {
@@ -35,7 +37,7 @@ impl Element {
     pub const fn bytes(self) -> usize {
         match self {
             Element::F32 => 4,
-            Element::Bf16 => 2,
+            Element::Bf16 | Element::F16 => 2,
         }
     }
 }

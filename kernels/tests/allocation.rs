@@ -53,7 +53,7 @@ fn without_allocating(name: &str, run: impl FnOnce()) {
 
 #[test]
 fn kernels_do_not_allocate() {
-    for element in [Element::F32, Element::Bf16] {
+    for element in [Element::F32, Element::Bf16, Element::F16] {
         matmul_does_not(element);
         attention_does_not(element);
         embedding_does_not(element);

@@ -58,7 +58,7 @@ fn small_cases_of_every_kind() {
             causality: numbers.pick(&[Causality::Causal, Causality::Bidirectional]),
             window: numbers.pick(&[None, None, Some(1), Some(4), Some(11), Some(u64::MAX)]),
             softcap: numbers.pick(&[None, None, Some(0.7), Some(30.0)]),
-            element: numbers.pick(&[Element::F32, Element::Bf16]),
+            element: numbers.pick(&[Element::F32, Element::Bf16, Element::F16]),
         };
         check(&Case::random(shape, &mut numbers));
     }
@@ -67,7 +67,7 @@ fn small_cases_of_every_kind() {
 #[test]
 fn lengths_past_one_block() {
     let mut numbers = Numbers(2);
-    for element in [Element::F32, Element::Bf16] {
+    for element in [Element::F32, Element::Bf16, Element::F16] {
         let long = Shape { q_len: 300, k_len: 300, head_dim: 40, value_dim: 24, element, ..PLAIN };
         for shape in [
             Shape { kv_heads: 2, group: 2, ..long },

@@ -6,20 +6,21 @@ use dtlc_kernels::{
     collective::{BlockCopy, Reduction, copy_blocks, reduce},
     signature::Element,
 };
-use half::bf16;
+use half::{bf16, f16};
 use support::{Numbers, Stored};
 
 fn narrow(element: Element, value: f32) -> f64 {
     match element {
         Element::F32 => f64::from(value),
         Element::Bf16 => f64::from(bf16::from_f32(value)),
+        Element::F16 => f64::from(f16::from_f32(value)),
     }
 }
 
 #[test]
 fn reductions_combine_in_the_order_of_the_list() {
     let mut numbers = Numbers(1);
-    for element in [Element::F32, Element::Bf16] {
+    for element in [Element::F32, Element::Bf16, Element::F16] {
         for count in [1, 2, 3, 5] {
             let sources: Vec<Stored> =
                 (0..count).map(|_| Stored::random(element, 1000, &mut numbers)).collect();

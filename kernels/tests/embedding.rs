@@ -7,9 +7,9 @@ use dtlc_kernels::{
     embedding::{scatter_add, take},
     signature::{Accumulation, Element, ScatterAddSpec, TakeSpec},
 };
-use support::{Numbers, Stored, rounding, run_parts};
+use support::{Numbers, Stored, least_rounding, rounding, run_parts};
 
-const ELEMENTS: [Element; 2] = [Element::F32, Element::Bf16];
+const ELEMENTS: [Element; 3] = [Element::F32, Element::Bf16, Element::F16];
 
 #[test]
 fn take_reads_the_shard_and_zeros_elsewhere() {
@@ -86,7 +86,8 @@ fn check_scatter(spec: &ScatterAddSpec, offset: usize, numbers: &mut Numbers) {
             let expected = kept + values.iter().sum::<f64>();
             let magnitude = kept.abs() + values.iter().map(|value| value.abs()).sum::<f64>();
             let bound = (values.len() + 1) as f64 * rounding(Element::F32) * magnitude
-                + rounding(spec.output) * 1.01 * expected.abs();
+                + rounding(spec.output) * 1.01 * expected.abs()
+                + least_rounding(spec.output);
             assert!((whole.get(at) - expected).abs() <= bound);
         }
     }

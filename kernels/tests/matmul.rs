@@ -8,9 +8,9 @@ use dtlc_kernels::{
     matmul::matmul_with,
     signature::{Accumulation, ContractionDim, Element, MatmulSpec},
 };
-use support::{Numbers, Stored, rounding, run_parts};
+use support::{Numbers, Stored, least_rounding, rounding, run_parts};
 
-const ELEMENTS: [Element; 2] = [Element::F32, Element::Bf16];
+const ELEMENTS: [Element; 3] = [Element::F32, Element::Bf16, Element::F16];
 
 /// A contraction in the general form, with buffers.
 struct Case {
@@ -94,6 +94,7 @@ impl Case {
             let unit = rounding(Element::F32);
             let bound = (k + 2) as f64 * unit * (magnitude * scale.abs() + kept.abs())
                 + rounding(result.element) * 1.01 * expected.abs()
+                + least_rounding(result.element)
                 + f64::from(f32::MIN_POSITIVE);
             assert!(
                 (new - expected).abs() <= bound,

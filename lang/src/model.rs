@@ -50,6 +50,8 @@ pub enum Element {
     F32,
     /// bf16 under every plan.
     Bf16,
+    /// f16 under every plan.
+    F16,
     /// Signed 32-bit integer.
     I32,
     /// Unsigned 32-bit integer.

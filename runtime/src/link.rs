@@ -287,6 +287,7 @@ fn float_results(instruction: &Instruction) -> Vec<(LocationId, &BufferRef, DTyp
     let of = |element: Element| match element {
         Element::F32 => DType::F32,
         Element::Bf16 => DType::Bf16,
+        Element::F16 => DType::F16,
     };
     let floats = match &instruction.operation {
         Operation::Kernel(call) => return floats_of(call).collect(),
@@ -305,8 +306,10 @@ fn float_results(instruction: &Instruction) -> Vec<(LocationId, &BufferRef, DTyp
         Operation::ScatterAdd { spec, output, .. } => vec![(output, of(spec.output))],
         Operation::Collective(collective) => match collective.kind {
             CollectiveKind::ReduceScatter(_) | CollectiveKind::AllReduce(_) => {
-                let floats =
-                    collective.tensors.iter().filter(|it| matches!(it.dtype, DType::F32 | DType::Bf16));
+                let floats = collective
+                    .tensors
+                    .iter()
+                    .filter(|it| matches!(it.dtype, DType::F32 | DType::Bf16 | DType::F16));
                 floats.map(|tensor| (&tensor.target, tensor.dtype)).collect()
             }
             CollectiveKind::AllGather | CollectiveKind::AllToAll | CollectiveKind::Permute(_) => Vec::new(),

@@ -21,8 +21,6 @@ pub struct HostTensor {
 pub enum FileType {
     /// A program's own.
     Program(DType),
-    /// IEEE 754 binary16.
-    F16,
     /// IEEE 754 binary64.
     F64,
     /// 64-bit signed.
@@ -42,7 +40,7 @@ impl FileType {
         match self {
             Self::Program(dtype) => dtype.bytes() as usize,
             Self::F64 | Self::I64 | Self::U64 => 8,
-            Self::F16 | Self::U16 => 2,
+            Self::U16 => 2,
             Self::U8 => 1,
         }
     }
@@ -52,7 +50,6 @@ impl FileType {
     pub fn name(self) -> &'static str {
         match self {
             Self::Program(dtype) => dtype.name(),
-            Self::F16 => "f16",
             Self::F64 => "f64",
             Self::I64 => "i64",
             Self::U64 => "u64",
@@ -63,7 +60,7 @@ impl FileType {
 
     fn is_float(self) -> bool {
         match self {
-            Self::F16 | Self::F64 | Self::Program(DType::F32 | DType::Bf16) => true,
+            Self::F64 | Self::Program(DType::F32 | DType::Bf16 | DType::F16) => true,
             Self::I64 | Self::U64 | Self::U16 | Self::U8 => false,
             Self::Program(DType::I32 | DType::U32 | DType::Bool) => false,
         }
@@ -101,7 +98,7 @@ impl HostTensor {
 }
 
 /// Converts elements to a program's type. Floats become floats, rounded to nearest even (`f64` to
-/// `Bf16` by way of `f32`); integers become integers and must fit.
+/// `Bf16` and `F16` by way of `f32`); integers become integers and must fit.
 ///
 /// # Errors
 /// A float for an integer or the other way round, or an integer that does not fit.
@@ -135,7 +132,7 @@ fn convert_integers(from: FileType, bytes: &[u8], to: DType) -> Result<Vec<u8>> 
                 converted.push(u8::from(value != 0));
                 true
             }
-            DType::F32 | DType::Bf16 => false,
+            DType::F32 | DType::Bf16 | DType::F16 => false,
         };
         if !fits {
             return Err(RuntimeError::input(format!("the value {value} does not fit {}", to.name())));
@@ -149,7 +146,7 @@ fn read_float(from: FileType, element: &[u8]) -> f64 {
     match from {
         FileType::Program(DType::F32) => f32::from_le_bytes(array(element)).into(),
         FileType::Program(DType::Bf16) => bf16::from_le_bytes(array(element)).into(),
-        FileType::F16 => f16::from_le_bytes(array(element)).into(),
+        FileType::Program(DType::F16) => f16::from_le_bytes(array(element)).into(),
         FileType::F64 => f64::from_le_bytes(array(element)),
         FileType::I64 | FileType::U64 | FileType::U16 | FileType::U8 => read_integer(from, element) as f64,
         FileType::Program(DType::I32 | DType::U32 | DType::Bool) => read_integer(from, element) as f64,
@@ -165,7 +162,7 @@ fn read_integer(from: FileType, element: &[u8]) -> i128 {
         FileType::I64 => i64::from_le_bytes(array(element)).into(),
         FileType::U64 => u64::from_le_bytes(array(element)).into(),
         FileType::U16 => u16::from_le_bytes(array(element)).into(),
-        FileType::F16 | FileType::F64 | FileType::Program(DType::F32 | DType::Bf16) => 0,
+        FileType::F64 | FileType::Program(DType::F32 | DType::Bf16 | DType::F16) => 0,
     }
 }
 
@@ -175,6 +172,10 @@ pub(crate) fn write_float(to: DType, value: f64) -> impl Iterator<Item = u8> {
         DType::F32 => ((value as f32).to_le_bytes(), 4),
         DType::Bf16 => {
             let [low, high] = bf16::from_f32(value as f32).to_le_bytes();
+            ([low, high, 0, 0], 2)
+        }
+        DType::F16 => {
+            let [low, high] = f16::from_f32(value as f32).to_le_bytes();
             ([low, high, 0, 0], 2)
         }
         DType::I32 | DType::U32 | DType::Bool => ([0; 4], 0),
@@ -196,8 +197,11 @@ mod tests {
     #[test]
     fn floats_are_rounded_to_nearest_even() {
         let halves: Vec<u8> = [1.0f32, -2.5].iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect();
-        let floats = convert(FileType::F16, &halves, DType::F32).expect("floats convert");
+        let floats = convert(FileType::Program(DType::F16), &halves, DType::F32).expect("floats convert");
         assert_eq!(floats, [1.0f32.to_le_bytes(), (-2.5f32).to_le_bytes()].concat());
+        assert_eq!(convert(FileType::Program(DType::F32), &floats, DType::F16), Ok(halves));
+        let large = 65_520f32.to_le_bytes();
+        assert_eq!(convert(FileType::Program(DType::F32), &large, DType::F16), Ok(vec![0x00, 0x7c]));
         // Half way between two bf16 values in f32; the bit below decides.
         let tie = f32::from_bits(0x3f80_8000).to_le_bytes();
         assert_eq!(convert(FileType::Program(DType::F32), &tie, DType::Bf16), Ok(vec![0x80, 0x3f]));

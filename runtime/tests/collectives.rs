@@ -254,6 +254,7 @@ fn all_reduce_works_in_place_and_in_every_type() {
     for (dtype, reduction) in [
         (DType::F32, Reduction::Sum),
         (DType::Bf16, Reduction::Sum),
+        (DType::F16, Reduction::Sum),
         (DType::I32, Reduction::Sum),
         (DType::U32, Reduction::Max),
         (DType::Bool, Reduction::Max),
@@ -283,7 +284,7 @@ fn all_reduce_works_in_place_and_in_every_type() {
         let whole: Vec<f32> =
             (0..4 * count).map(|index| if index / count == index % 4 { 1.0 } else { 0.0 }).collect();
         let tensor = match dtype {
-            DType::F32 | DType::Bf16 => HostTensor::from_f32(&[4, count], &whole),
+            DType::F32 | DType::Bf16 | DType::F16 => HostTensor::from_f32(&[4, count], &whole),
             DType::I32 | DType::U32 | DType::Bool => {
                 let whole: Vec<u32> = whole.iter().map(|&value| value as u32).collect();
                 HostTensor::from_u32(&[4, count], &whole)

@@ -254,6 +254,7 @@ fn fills_write_every_element_in_its_type() {
         (DType::U32, 4_294_967_295.0, u32::MAX),
         (DType::I32, -2.0, -2i32 as u32),
         (DType::Bf16, 1.0, 0x3f80_3f80),
+        (DType::F16, 1.0, 0x3c00_3c00),
         (DType::Bool, 1.0, 0x0101_0101),
     ];
     for (index, (dtype, value, _)) in fills.into_iter().enumerate() {

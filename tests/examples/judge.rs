@@ -1,5 +1,5 @@
 //! Judges random cases or files by hand: `judge FILE`, `judge show SEED`, `judge slopes FIRST COUNT`, `judge FIRST COUNT`,
-//! `judge bf16 FIRST COUNT` for those from FIRST on that compute in bf16. Prints verdicts as they come, and writes what
+//! `judge half FIRST COUNT` for those from FIRST on that compute in 16 bits. Prints verdicts as they come, and writes what
 //! fails, made small, to the folder `DTLC_KEEP`; at the end how often each operation was there.
 
 use dtlc_tests::backend::on_cpu;
@@ -21,7 +21,7 @@ fn main() {
                 println!("{seed} {:?}", judge_slopes(&Case::generate(seed).source()));
             }
         }
-        [word, first, count] if word == "bf16" => {
+        [word, first, count] if word == "half" => {
             let (first, count) = (number(first).unwrap_or_default(), number(count).unwrap_or(1));
             several((first..).filter(|&seed| is_coarse(seed)).take(count as usize));
         }
@@ -36,11 +36,11 @@ fn main() {
                 other => println!("{other:?}"),
             }
         }
-        _ => println!("judge FILE | judge show SEED | judge slopes FIRST COUNT | judge [bf16] FIRST COUNT"),
+        _ => println!("judge FILE | judge show SEED | judge slopes FIRST COUNT | judge [half] FIRST COUNT"),
     }
 }
 
-/// Whether the seed's values are bf16.
+/// Whether the seed's values have 16 bits.
 fn is_coarse(seed: u64) -> bool {
     Case::generate(seed).plan.shared.iter().any(|entry| entry.starts_with("precision"))
 }

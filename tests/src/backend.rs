@@ -65,6 +65,7 @@ pub fn arguments(program: &Program, bound: u32) -> Vec<Tensor> {
 fn stored(number: f64, dtype: DType) -> f64 {
     match dtype {
         DType::Bf16 => f64::from(f32::from_bits((number as f32).to_bits() & 0xffff_0000)),
+        DType::F16 => dtlc_ir::interpret::stored(number, dtype),
         DType::F32 | DType::I32 | DType::U32 | DType::Bool => f64::from(number as f32),
     }
 }
@@ -183,7 +184,7 @@ fn host(program: &Program, ty: &Type, tensor: &Tensor) -> HostTensor {
     let shape: Vec<u64> = ty.dims.iter().map(|&dim| program.dims[dim].size).collect();
     let ordered = tensor.ordered(&ty.dims);
     match ty.dtype {
-        DType::F32 | DType::Bf16 => {
+        DType::F32 | DType::Bf16 | DType::F16 => {
             let values: Vec<f32> = ordered.data.iter().map(|&number| number as f32).collect();
             HostTensor::from_f32(&shape, &values)
         }

@@ -5,6 +5,6 @@ pub mod chain;
 pub mod cuda;
 pub mod fuzz;
 pub mod golden;
-pub mod golden_bf16;
+pub mod golden_half;
 pub mod products;
 pub mod random;

@@ -11,6 +11,7 @@ use dtlc_codegen::kir::{Arithmetic, Buffer, ElementType, Kernel, interpret};
 use dtlc_codegen::lower::Origins;
 use dtlc_tests::chain::{Mode, assembled};
 use dtlc_tests::cuda::{examples, plans};
+use half::f16;
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 
@@ -165,6 +166,7 @@ fn inputs(kernel: &Kernel, seed: u64) -> Vec<Buffer> {
     let buffer = |(element, count): (ElementType, std::ops::Range<u64>)| match element {
         ElementType::F32 => Buffer::F32(count.map(|_| float()).collect()),
         ElementType::Bf16 => Buffer::Bf16(count.map(|_| (float().to_bits() >> 16) as u16).collect()),
+        ElementType::F16 => Buffer::F16(count.map(|_| f16::from_f32(float()).to_bits()).collect()),
         ElementType::I32 => Buffer::I32(count.map(|_| (float() * 100.0) as i32).collect()),
         ElementType::U32 => Buffer::U32(count.map(|_| (float().abs() * 100.0) as u32).collect()),
         ElementType::Bool => Buffer::Bool(count.map(|_| u8::from(float() > 0.0)).collect()),
@@ -178,14 +180,19 @@ fn difference(found: &[Buffer], expected: &[Buffer], tolerance: f32) -> Option<S
         match buffer {
             Buffer::F32(data) => data.clone(),
             Buffer::Bf16(data) => data.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect(),
+            Buffer::F16(data) => data.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect(),
             Buffer::I32(data) => data.iter().map(|&value| value as f32).collect(),
             Buffer::U32(data) => data.iter().map(|&value| value as f32).collect(),
             Buffer::Bool(data) => data.iter().map(|&value| f32::from(value)).collect(),
         }
     };
     for (position, (found, expected)) in found.iter().zip(expected).enumerate() {
-        // A sum that lies between two bf16 may be rounded to either.
-        let tolerance = if matches!(expected, Buffer::Bf16(_)) { 1.0 / 128.0 } else { tolerance };
+        // A sum that lies between two halves may be rounded to either.
+        let tolerance = match expected {
+            Buffer::Bf16(_) => 1.0 / 128.0,
+            Buffer::F16(_) => 1.0 / 1024.0,
+            Buffer::F32(_) | Buffer::I32(_) | Buffer::U32(_) | Buffer::Bool(_) => tolerance,
+        };
         let (found, expected) = (numbers(found), numbers(expected));
         let largest = expected
             .iter()

@@ -10,6 +10,7 @@ use dtlc_codegen::kir::{
     Access, AxisKind, Buffer, Combination, Comparison, Constant, Draw, ElementType, Index, Kernel,
     KernelBuilder, ScalarType, UnaryOperator, Variable, parse,
 };
+use dtlc_codegen::math::{self, Host};
 use support::{assert_close, execute, judge, judge_gpu, targets};
 
 /// Numbers in [-4, 4) that look random and never change.
@@ -29,6 +30,11 @@ fn f32s(count: usize, seed: u32) -> Buffer {
 fn bf16s(count: usize, seed: u32) -> Buffer {
     let bits = |value: f32| (value.to_bits() >> 16) as u16;
     Buffer::Bf16(floats(count, seed).into_iter().map(bits).collect())
+}
+
+/// The nearest f16, by its bits.
+fn f16_bits(number: f32) -> u16 {
+    math::to_f16_bits(&mut Host { is_fused: true }, &number) as u16
 }
 
 /// Compares emitted code with the interpreter on every target, and split with whole calls bit for bit; a GPU's too, over
@@ -80,9 +86,46 @@ fn elementwise_kernels_of_any_extent() {
         let kernel = gated(extent, ElementType::F32);
         let count = extent as usize;
         check(&kernel, &[f32s(count, 1), f32s(count, 2), f32s(count, 3)], &[], 0.0);
+        let halves = floats(count, 4).into_iter().map(f16_bits);
+        let halves = Buffer::F16(halves.collect());
+        check(&gated(extent, ElementType::F16), &[halves.clone(), halves.clone(), halves], &[], 0.0);
         let kernel = gated(extent, ElementType::Bf16);
         check(&kernel, &[bf16s(count, 1), bf16s(count, 2), bf16s(count, 3)], &[], 0.0);
     }
+}
+
+/// `to = from`, element by element.
+fn converted(from: ElementType, to: ElementType, count: u64) -> Kernel {
+    let mut k = KernelBuilder::new("converted");
+    let source = k.tensor("from", from, Access::Read, count);
+    let target = k.tensor("to", to, Access::Write, count);
+    let i = k.axis("i", count, AxisKind::Vector);
+    k.nest(i, |k| {
+        let value = k.load(source, i);
+        k.store(target, i, value);
+    });
+    k.finish().expect("a valid kernel")
+}
+
+/// Every f16, and between any two what lies in the middle and beside that, of either sign, through emitted code, a vector at a time and one by one: the
+/// bits that the interpreter has, which `math.rs` holds to their definition.
+#[test]
+fn f16_is_converted_to_the_bit() {
+    let widened = |bits: u32| math::of_f16_bits(&mut Host { is_fused: true }, &bits);
+    let between = |bits: u32| {
+        let middle = (widened(bits) + widened(bits + 1)) / 2.0;
+        let middle = if bits == 0x7bff { 65_520.0 } else { middle };
+        [middle.next_down(), -middle, middle.next_up()]
+    };
+    let special = [f32::NAN, f32::INFINITY, f32::MAX, f32::MIN, 1e-40, -1e-40, 65_536.0];
+    let floats: Vec<f32> = (0..0x7c00).flat_map(between).chain(special).collect();
+    let halves: Vec<u16> = (0..=u16::MAX).chain([0x3c00; 3]).collect();
+    let count = halves.len();
+    let kernel = converted(ElementType::F16, ElementType::F32, count as u64);
+    check(&kernel, &[Buffer::F16(halves), f32s(count, 1)], &[], 0.0);
+    let count = floats.len();
+    let kernel = converted(ElementType::F32, ElementType::F16, count as u64);
+    check(&kernel, &[Buffer::F32(floats), Buffer::F16(vec![0; count])], &[], 0.0);
 }
 
 /// RMSNorm of rows: a sum over the row, then the row again.

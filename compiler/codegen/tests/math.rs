@@ -218,6 +218,58 @@ fn bf16_rounds_to_nearest_even() {
     }
 }
 
+/// The number that an f16 is by its definition.
+fn f16_value(bits: u16) -> f64 {
+    let magnitude = match (bits >> 10 & 31, f64::from(bits & 0x3ff)) {
+        (0, fraction) => fraction * 2f64.powi(-24),
+        (31, 0.0) => f64::INFINITY,
+        (31, _) => f64::NAN,
+        (exponent, fraction) => (1024.0 + fraction) * 2f64.powi(i32::from(exponent) - 25),
+    };
+    if bits >> 15 == 0 { magnitude } else { -magnitude }
+}
+
+/// All finite f16 and infinity, and between two of them what lies in the middle and beside that: where rounding turns.
+fn f16_boundaries() -> impl Iterator<Item = f32> {
+    (0..=0x7c00u16).flat_map(|bits| {
+        // Behind the largest number the next one would be 2^16.
+        let next = if bits >= 0x7bff { 65_536.0 } else { f16_value(bits + 1) };
+        let middle = ((f16_value(bits).min(65_536.0) + next) / 2.0) as f32;
+        let numbers = [f16_value(bits) as f32, middle.next_down(), middle, middle.next_up()];
+        numbers.into_iter().flat_map(|number| [number, -number])
+    })
+}
+
+#[test]
+fn f16_rounds_to_nearest_even_and_widens_exactly() {
+    let mut host = TARGETS[0];
+    for bits in 0..=u16::MAX {
+        let (found, expected) = (math::of_f16_bits(&mut host, &u32::from(bits)), f16_value(bits));
+        assert!(found.is_nan() && expected.is_nan() || f64::from(found) == expected, "{bits:#x}: {found}");
+        assert!(found.is_nan() || found.is_sign_negative() == (bits >> 15 == 1), "{bits:#x}");
+    }
+    for x in samples().chain(f16_boundaries()) {
+        let found = math::to_f16_bits(&mut host, &x) as u16;
+        if x.is_nan() {
+            assert_eq!(found, 0x7fff);
+            continue;
+        }
+        // The nearest of its neighbours, of two the even one; beyond the largest number 2^16 stands for infinity.
+        let magnitude = f64::from(x.abs());
+        let value = |bits: u16| if bits == 0x7c00 { 65_536.0 } else { f16_value(bits) };
+        let distance = |bits: u16| (magnitude.min(65_536.0) - value(bits)).abs();
+        let near = found & 0x7fff;
+        assert!(near <= 0x7c00 && found >> 15 == u16::from(x.is_sign_negative()), "{x:e}: {found:#x}");
+        let others = [near.checked_sub(1), (near < 0x7c00).then_some(near + 1)];
+        for other in others.into_iter().flatten() {
+            let is_nearer = distance(near) < distance(other);
+            let is_even = distance(near) == distance(other) && near.is_multiple_of(2);
+            assert!(is_nearer || is_even, "{x:e}: {found:#x}, and not {other:#x}");
+        }
+        assert_eq!(math::round_to_f16(&mut host, &x).to_bits(), (f16_value(found) as f32).to_bits(), "{x:e}");
+    }
+}
+
 /// The error function in f64: its series near zero, else the continued fraction of its complement.
 fn exact_erf(x: f64) -> f64 {
     let scale = 2.0 / std::f64::consts::PI.sqrt();

@@ -30,7 +30,7 @@ impl Builder<'_> {
     /// A number as a constant of any numeric element type.
     pub fn number(&mut self, value: f64, dtype: DType) -> Value {
         match dtype {
-            DType::F32 | DType::Bf16 => self.float(value, dtype),
+            DType::F32 | DType::Bf16 | DType::F16 => self.float(value, dtype),
             DType::I32 | DType::U32 => self.integer(value as i64, dtype),
             DType::Bool => self.constant(Literal::Bool(value != 0.0), dtype),
         }

@@ -89,7 +89,7 @@ fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), String> 
 fn is_integer(dtype: DType) -> bool {
     match dtype {
         DType::I32 | DType::U32 => true,
-        DType::F32 | DType::Bf16 | DType::Bool => false,
+        DType::F32 | DType::Bf16 | DType::F16 | DType::Bool => false,
     }
 }
 
@@ -195,10 +195,10 @@ impl Site<'_> {
         }
     }
 
-    /// Sums of bf16 may be wanted in f32, in which they are computed.
+    /// Sums of halves may be wanted in f32, in which they are computed.
     fn sum_type(&self, dtype: DType) -> DType {
         match (dtype, self.declared_dtype()) {
-            (DType::Bf16, DType::F32) => DType::F32,
+            (DType::Bf16 | DType::F16, DType::F32) => DType::F32,
             (dtype, _) => dtype,
         }
     }

@@ -27,4 +27,4 @@ pub use program::{
     Region, Role, Scope, ScopeInfo, State, StateKind, Value, ValueInfo,
 };
 pub use random::{STREAM_STEP, philox, random_bits, uniform};
-pub use types::{DType, Partial, Placement, ReduceOp, Shard, Type};
+pub use types::{DType, FloatFormat, Partial, Placement, ReduceOp, Shard, Type};

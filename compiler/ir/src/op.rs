@@ -27,7 +27,7 @@ pub enum ScalarOp {
     Cos,
     Floor,
     Not,
-    /// Converts to the result's element type: floats to integers truncate, bf16 rounds to nearest
+    /// Converts to the result's element type: floats to integers truncate, halves round to nearest
     /// even, `bool` is 0 or 1, and anything but zero is true.
     Cast,
     // two arguments

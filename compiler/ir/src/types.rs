@@ -11,6 +11,8 @@ pub enum DType {
     F32,
     /// bfloat16: a storage and operand type, accumulated in f32.
     Bf16,
+    /// IEEE binary16: likewise.
+    F16,
     /// Signed 32-bit integers.
     I32,
     /// Unsigned 32-bit integers.
@@ -21,13 +23,13 @@ pub enum DType {
 
 impl DType {
     /// Every element type.
-    pub const ALL: [DType; 5] = [DType::F32, DType::Bf16, DType::I32, DType::U32, DType::Bool];
+    pub const ALL: [DType; 6] = [DType::F32, DType::Bf16, DType::F16, DType::I32, DType::U32, DType::Bool];
 
     /// Bytes of one element.
     pub fn bytes(self) -> u64 {
         match self {
             DType::F32 | DType::I32 | DType::U32 => 4,
-            DType::Bf16 => 2,
+            DType::Bf16 | DType::F16 => 2,
             DType::Bool => 1,
         }
     }
@@ -37,19 +39,50 @@ impl DType {
         match self {
             DType::F32 => "f32",
             DType::Bf16 => "bf16",
+            DType::F16 => "f16",
             DType::I32 => "i32",
             DType::U32 => "u32",
             DType::Bool => "bool",
         }
     }
 
+    /// How many digits floats of this type have, if it is one.
+    pub fn float_format(self) -> Option<FloatFormat> {
+        let (fraction_bits, least_exponent, largest) = match self {
+            DType::F32 => (23, -126, f64::from(f32::MAX)),
+            DType::Bf16 => (7, -126, f64::from(f32::from_bits(0x7f7f_0000))),
+            DType::F16 => (10, -14, 65_504.0),
+            DType::I32 | DType::U32 | DType::Bool => return None,
+        };
+        Some(FloatFormat { fraction_bits, least_exponent, largest })
+    }
+
+    /// Whether it is a float of 16 bits: stored and multiplied so, computed with and summed in f32.
+    pub fn is_half(self) -> bool {
+        match self {
+            DType::Bf16 | DType::F16 => true,
+            DType::F32 | DType::I32 | DType::U32 | DType::Bool => false,
+        }
+    }
+
     /// Whether gradients can flow through values of this type.
     pub fn is_float(self) -> bool {
         match self {
-            DType::F32 | DType::Bf16 => true,
+            DType::F32 | DType::Bf16 | DType::F16 => true,
             DType::I32 | DType::U32 | DType::Bool => false,
         }
     }
+}
+
+/// The floats of a type: those of `fraction_bits` behind the first digit, subnormal below `2^least_exponent`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FloatFormat {
+    /// Bits behind the leading one.
+    pub fraction_bits: i32,
+    /// The exponent of the least normal number.
+    pub least_exponent: i32,
+    /// The largest finite number.
+    pub largest: f64,
 }
 
 /// How several numbers become one, within a tensor or across ranks.

@@ -20,7 +20,7 @@ fn arguments(program: &Program) -> Vec<Tensor> {
         Tensor::from_fn(shape, |index| {
             let number = (which * 101 + index * 37 + 11) % 23;
             match ty.dtype {
-                DType::F32 | DType::Bf16 => number as f64 / 11.5 - 1.0,
+                DType::F32 | DType::Bf16 | DType::F16 => number as f64 / 11.5 - 1.0,
                 DType::I32 | DType::U32 => (number % 7) as f64,
                 DType::Bool => (number % 2) as f64,
             }

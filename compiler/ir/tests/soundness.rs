@@ -217,7 +217,7 @@ impl Subject {
             let ty = program.ty(param);
             let shape = ty.dims.iter().map(|&dim| (dim, program.dims[dim].size as usize));
             Tensor::from_fn(shape, |_| match ty.dtype {
-                DType::F32 | DType::Bf16 => numbers.below(1000) as f64 / 500.0 - 1.0,
+                DType::F32 | DType::Bf16 | DType::F16 => numbers.below(1000) as f64 / 500.0 - 1.0,
                 DType::I32 | DType::U32 => numbers.below(5) as f64,
                 DType::Bool => numbers.below(2) as f64,
             })

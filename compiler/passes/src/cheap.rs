@@ -17,5 +17,5 @@ pub fn is_cheap(program: &Program, inst: &Inst) -> bool {
 
 /// Whether every number of type `from` is one of type `to`.
 pub fn lossless(from: DType, to: DType) -> bool {
-    from == to || (from == DType::Bf16 && to == DType::F32) || from == DType::Bool
+    from == to || (from.is_half() && to == DType::F32) || from == DType::Bool
 }

@@ -50,7 +50,7 @@ impl Backward<'_> {
                     self.block(&Queries { head: Head { group, ..head }, first, count });
                 }
             }
-            if spec.element == Element::Bf16 {
+            if spec.element != Element::F32 {
                 let (k, v) = (self.tensors.k_gradient, self.tensors.v_gradient);
                 let k = self.tensor(k, &self.spec.k_gradient, spec.head_dim).rows(head, 0..spec.k_len);
                 k.store(self.isa, self.floats(self.layout.k_gradient), |_| 1.0);
@@ -256,7 +256,7 @@ impl Backward<'_> {
                 lane_stride: 1,
                 column_stride: strides.sequence,
             },
-            Element::Bf16 => {
+            Element::Bf16 | Element::F16 => {
                 Output { data: self.floats(scratch), lane_stride: 1, column_stride: features as isize }
             }
         }

@@ -20,7 +20,7 @@ const COLUMN_PANEL: usize = 12;
 pub(crate) struct ForwardLayout {
     /// Queries as a left operand, lanes along queries.
     pub q: usize,
-    /// Keys as a right operand (bf16 only).
+    /// Keys as a right operand (halves only).
     pub k: usize,
     /// Values as a left operand, lanes along features.
     pub v: usize,
@@ -68,9 +68,9 @@ pub(crate) struct BackwardLayout {
     pub o_gradient_by_feature: usize,
     /// Keys as a left operand, lanes along features.
     pub k_by_feature: usize,
-    /// Keys as a right operand (bf16 only).
+    /// Keys as a right operand (halves only).
     pub k: usize,
-    /// Values as a right operand (bf16 only).
+    /// Values as a right operand (halves only).
     pub v: usize,
     /// Scores, then probabilities.
     pub scores: usize,
@@ -78,9 +78,9 @@ pub(crate) struct BackwardLayout {
     pub gradients: usize,
     /// Sums of the queries' gradients: `[QUERIES, head_dim]`.
     pub q_gradient: usize,
-    /// Sums of the keys' gradients (bf16 only): `[k_len, head_dim]`.
+    /// Sums of the keys' gradients (halves only): `[k_len, head_dim]`.
     pub k_gradient: usize,
-    /// Sums of the values' gradients (bf16 only): `[k_len, value_dim]`.
+    /// Sums of the values' gradients (halves only): `[k_len, value_dim]`.
     pub v_gradient: usize,
     /// Log-sum-exp of each query, 0 where it sees no key.
     pub lse: usize,
@@ -128,7 +128,7 @@ impl Next {
 fn narrow_only(spec: &AttentionSpec, floats: usize) -> usize {
     match spec.element {
         Element::F32 => 0,
-        Element::Bf16 => floats,
+        Element::Bf16 | Element::F16 => floats,
     }
 }
 

@@ -85,7 +85,7 @@ impl Matrix {
         match self.element {
             Element::F32 => Right::in_place(self.data.cast(), 1, self.row_stride),
             // SAFETY: the caller's promise.
-            Element::Bf16 => unsafe {
+            Element::Bf16 | Element::F16 => unsafe {
                 pack_right(isa, &operand, &[steps(self.features, 1)], 0..self.features, 0..self.rows, packed)
             },
         }

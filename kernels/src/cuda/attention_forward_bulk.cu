@@ -1,4 +1,4 @@
-// Attention of a block of queries of bf16 as `attention_forward_tensor.cu` makes it, of tiles that arrive in bulk: for devices of compute capability
+// Attention of a block of queries of halves as `attention_forward_tensor.cu` makes it, of tiles that arrive in bulk: for devices of compute capability
 // 9.0, and tensors that a tensor map describes. A stage has a step's keys and the values of the step before, which are multiplied at the same time.
 
 // Keys and values on their way to shared memory, with the queries before them.
@@ -45,7 +45,7 @@ struct Incoming : Steps {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS + BRINGING_THREADS, 1)
-    KERNEL(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v, bf16* o,
+    KERNEL(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v, Half* o,
            float* lse, long long q_offset, long long k_offset) {
     const Block block = this_block();
     const Visibility visibility = {q_offset - k_offset};

@@ -1,4 +1,4 @@
-// Attention of a block of queries of bf16 on the tensor cores: outputs and log-sum-exps by an online softmax over blocks of keys.
+// Attention of a block of queries of halves on the tensor cores: outputs and log-sum-exps by an online softmax over blocks of keys.
 
 // Keys and values on their way to shared memory, by copies of all threads.
 struct Incoming : Steps {
@@ -39,7 +39,7 @@ struct Incoming : Steps {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    KERNEL(const bf16* q, const bf16* k, const bf16* v, bf16* o, float* lse, long long q_offset, long long k_offset) {
+    KERNEL(const Half* q, const Half* k, const Half* v, Half* o, float* lse, long long q_offset, long long k_offset) {
     const Block block = this_block();
     const Visibility visibility = {q_offset - k_offset};
     const Incoming incoming = {

@@ -31,14 +31,14 @@ enum class Neighbours { FEATURES, ROWS };
 template <class Place, Neighbours TERMS>
 DTL_INLINE unsigned long long factor_at(unsigned tile, unsigned row, unsigned feature) {
     constexpr unsigned ROW_BYTES = Place::ROW_BYTES;
-    constexpr unsigned FEATURES_OF_STRIP = ROW_BYTES / sizeof(bf16);
+    constexpr unsigned FEATURES_OF_STRIP = ROW_BYTES / sizeof(Half);
     constexpr unsigned STRIP_BYTES = Place::ROWS * ROW_BYTES;
     static_assert(Place::ROWS % 8 == 0, "strips begin where chunks change places anew");
     constexpr unsigned long long SWIZZLE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3;
     constexpr unsigned long long EIGHT_ROWS = 8 * ROW_BYTES / 16;
     constexpr unsigned long long NEXT_STRIP = TERMS == Neighbours::ROWS ? STRIP_BYTES / 16 : 1;
     const unsigned byte = tile + feature / FEATURES_OF_STRIP * STRIP_BYTES + row * ROW_BYTES +
-                          feature % FEATURES_OF_STRIP * static_cast<unsigned>(sizeof(bf16));
+                          feature % FEATURES_OF_STRIP * static_cast<unsigned>(sizeof(Half));
     return SWIZZLE << 62 | EIGHT_ROWS << 32 | NEXT_STRIP << 16 | shared_address(byte) / 16;
 }
 

@@ -25,7 +25,7 @@ DTL_INLINE void bring_tiles(const TensorMap& q, const TensorMap& k, const Tensor
 
 extern "C" __global__ void __launch_bounds__(THREADS + BRINGING_THREADS, 1)
     KERNEL(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-           const __grid_constant__ TensorMap o_gradient, const float* lse, bf16* k_gradient, bf16* v_gradient, const float* delta,
+           const __grid_constant__ TensorMap o_gradient, const float* lse, Half* k_gradient, Half* v_gradient, const float* delta,
            long long q_offset, long long k_offset) {
     const Visibility visibility = {q_offset - k_offset};
     const KeyBlock block = this_key_block(visibility);

@@ -1,8 +1,8 @@
 // The gradients of a block of keys and their values by tiles that all threads copy.
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    KERNEL(const bf16* q, const bf16* k, const bf16* v, const float* lse, const bf16* o_gradient, bf16* k_gradient,
-           bf16* v_gradient, const float* delta, long long q_offset, long long k_offset) {
+    KERNEL(const Half* q, const Half* k, const Half* v, const float* lse, const Half* o_gradient, Half* k_gradient,
+           Half* v_gradient, const float* delta, long long q_offset, long long k_offset) {
     const Visibility visibility = {q_offset - k_offset};
     const KeyBlock block = this_key_block(visibility);
     const int steps = block.steps();

@@ -1,5 +1,5 @@
-// The gradients of a block of keys and their values of bf16 on the tensor cores: dV = Pᵀ dO and dK = SCALE * dSᵀ Q, over the query heads of
-// the group and the blocks of queries that see the keys, in this order, with P and dS rounded to bf16. Rows are keys here, columns
+// The gradients of a block of keys and their values of halves on the tensor cores: dV = Pᵀ dO and dK = SCALE * dSᵀ Q, over the query heads of
+// the group and the blocks of queries that see the keys, in this order, with P and dS rounded to halves. Rows are keys here, columns
 // queries. Of PARTS blocks of the same keys each makes as many features. How tiles arrive is said by the files behind.
 
 constexpr int KEY_FEATURES = HEAD_WIDTH / PARTS;
@@ -110,7 +110,7 @@ DTL_INLINE void add_step(KeyOutputs& outputs, const KeyBlock& block, const Seein
 }
 
 // Writes a warp's outputs by way of its own parts of shared memory, where no tile is in use any more.
-DTL_INLINE void write_outputs(const KeyOutputs& outputs, const KeyBlock& block, bf16* k_gradient, bf16* v_gradient) {
+DTL_INLINE void write_outputs(const KeyOutputs& outputs, const KeyBlock& block, Half* k_gradient, Half* v_gradient) {
     float scales[TILES_DOWN][2], ones[TILES_DOWN][2];
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {

@@ -1,7 +1,7 @@
 // The gradient of a block of queries by tiles that all threads copy.
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    KERNEL(const bf16* q, const bf16* k, const bf16* v, const float* lse, const bf16* o_gradient, bf16* q_gradient,
+    KERNEL(const Half* q, const Half* k, const Half* v, const float* lse, const Half* o_gradient, Half* q_gradient,
            const float* delta, long long q_offset, long long k_offset) {
     const Block block = this_block();
     const Visibility visibility = {q_offset - k_offset};

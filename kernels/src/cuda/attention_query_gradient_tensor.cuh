@@ -1,5 +1,5 @@
-// The gradient of a block of queries of bf16 on the tensor cores: dQ = SCALE * dS K over the blocks of keys that they see, in their order,
-// with dS rounded to bf16. How tiles arrive is said by the files behind.
+// The gradient of a block of queries of halves on the tensor cores: dQ = SCALE * dS K over the blocks of keys that they see, in their order,
+// with dS rounded to halves. How tiles arrive is said by the files behind.
 
 using Queries = RowsOf<ROWS, HEAD_WIDTH>;
 using OutputGradients = RowsOf<ROWS, VALUE_WIDTH>;
@@ -60,7 +60,7 @@ DTL_INLINE void add_step(Sums<HEAD_WIDTH>& outputs, const QueryRows& rows, unsig
 }
 
 // Writes a warp's outputs by way of its own part of shared memory, where no tile is in use any more.
-DTL_INLINE void write_outputs(const Sums<HEAD_WIDTH>& outputs, const Block& block, bf16* q_gradient) {
+DTL_INLINE void write_outputs(const Sums<HEAD_WIDTH>& outputs, const Block& block, Half* q_gradient) {
     float scales[TILES_DOWN][2];
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {

@@ -1,5 +1,5 @@
 // The online softmax of attention's forward kernels on the tensor cores, after Dao, "FlashAttention-2" (2023): what becomes of scores, and what a
-// block of queries has of them at its end. No score leaves a warp's registers. Weights of values are rounded to bf16, relative to the greatest
+// block of queries has of them at its end. No score leaves a warp's registers. Weights of values are rounded to halves, relative to the greatest
 // so far; what they sum up to is taken of them as they were.
 
 constexpr float LOG2_OF_E = 1.4426950408889634f;
@@ -137,8 +137,8 @@ DTL_INLINE void end_rows(float (&factors)[TILES_DOWN][2], const Running& running
 }
 
 // Writes a warp's outputs by way of its own part of shared memory, where no tile is in use any more.
-DTL_INLINE void write_outputs(const Values& outputs, const float (&factors)[TILES_DOWN][2], const Block& block, bf16* o) {
-    static_assert(ROWS * VALUE_WIDTH * sizeof(bf16) <= SHARED_BYTES, "outputs go where the tiles were");
+DTL_INLINE void write_outputs(const Values& outputs, const float (&factors)[TILES_DOWN][2], const Block& block, Half* o) {
+    static_assert(ROWS * VALUE_WIDTH * sizeof(Half) <= SHARED_BYTES, "outputs go where the tiles were");
     put_outputs<VALUE_WIDTH>(0, outputs, factors);
     __syncwarp();
     store_outputs<O, VALUE_DIM, VALUE_WIDTH>(o + start_of<O>(block.head), 0, block.first_query, Q_LEN, 0);

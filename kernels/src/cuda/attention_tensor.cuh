@@ -23,7 +23,7 @@ using Weights = Fragment[TILES_DOWN][COLUMNS / FRAGMENT];
 // A head's rows, of `count` positions with FEATURES_OF_ROW features each.
 template <class Tensor, int FEATURES_OF_ROW>
 struct Rows {
-    const bf16* at;
+    const Half* at;
     int count;
 };
 
@@ -89,12 +89,12 @@ struct Steps {
 // Two numbers side by side, the first in the lower half.
 DTL_INLINE unsigned pair_of(float low, float high) {
     unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    asm("cvt.rn." HALF_NAME "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
 // Reads the first `count` numbers of a chunk one by one; the others are zeros.
-DTL_INLINE Chunk gather_chunk(const bf16* source, int count) {
+DTL_INLINE Chunk gather_chunk(const Half* source, int count) {
     unsigned pairs[CHUNK / 2] = {};
 #pragma unroll
     for (int number = 0; number < CHUNK; ++number) {
@@ -116,7 +116,7 @@ DTL_INLINE void begin_rows(unsigned tile, const Rows<Tensor, FEATURES_OF_ROW>& r
         const int position = first + static_cast<int>(row);
         const int feature = static_cast<int>(chunk) * CHUNK;
         const int count = position < rows.count ? clamped(FEATURES_OF_ROW - feature, 0, CHUNK) : 0;
-        const bf16* const source = rows.at + (count == 0 ? 0 : position * Tensor::SEQUENCE_STRIDE + feature);
+        const Half* const source = rows.at + (count == 0 ? 0 : position * Tensor::SEQUENCE_STRIDE + feature);
         const unsigned byte = tile + Place::place(row, chunk);
         if (is_aligned) {
             begin_copy(byte, source, count);
@@ -150,7 +150,7 @@ DTL_INLINE void clear(float (&sums)[TILES_DOWN][ACROSS][4]) {
     }
 }
 
-// What lanes have of two products side by side is what they have to have of a left factor, but for its rounding to bf16.
+// What lanes have of two products side by side is what they have to have of a left factor, but for its rounding.
 DTL_INLINE void round_weights(Weights& weights, const Scores& scores) {
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {
@@ -191,7 +191,7 @@ DTL_INLINE void put_outputs(unsigned room, const Sums<FEATURES>& outputs, const 
 // Writes what a warp has put there to a tensor: neighbouring lanes store neighbours. The block's first row is position `first`; of a
 // position's features these are those from `first_feature` on.
 template <class Tensor, int FEATURES_OF_ROW, int FEATURES>
-DTL_INLINE void store_outputs(bf16* tensor, unsigned room, int first, int end, int first_feature) {
+DTL_INLINE void store_outputs(Half* tensor, unsigned room, int first, int end, int first_feature) {
     using Place = Room<FEATURES>;
     room += static_cast<unsigned>(warp_of_block()) * Place::BYTES;
     const bool is_aligned = Tensor::IS_ALIGNED && address(tensor) % sizeof(Chunk) == 0;
@@ -203,13 +203,13 @@ DTL_INLINE void store_outputs(bf16* tensor, unsigned room, int first, int end, i
         const int feature = first_feature + static_cast<int>(chunk) * CHUNK;
         const int count = position < end ? clamped(FEATURES_OF_ROW - feature, 0, CHUNK) : 0;
         const unsigned byte = room + Place::place(row, chunk);
-        bf16* const target = tensor + position * Tensor::SEQUENCE_STRIDE + feature;
+        Half* const target = tensor + position * Tensor::SEQUENCE_STRIDE + feature;
         if (is_aligned && count == CHUNK) {
             *reinterpret_cast<Chunk*>(target) = shared[byte / sizeof(Chunk)];
         } else {
 #pragma unroll 1
             for (int number = 0; number < count; ++number) {
-                target[number] = reinterpret_cast<const bf16*>(shared)[byte / sizeof(bf16) + static_cast<unsigned>(number)];
+                target[number] = reinterpret_cast<const Half*>(shared)[byte / sizeof(Half) + static_cast<unsigned>(number)];
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::signature::Element;
 /// How often an index is counted up, and the elements from one to the next.
 pub(super) type Loop = (usize, isize);
 
-/// Rows of a tensor of bf16, as a tensor map describes them.
+/// Rows of a tensor of halves, as a tensor map describes them.
 pub(super) struct MappedRows {
     pub map: MappedTensor,
     /// Elements from each place of the map's last dimension to the next.

@@ -1,4 +1,4 @@
-// A matrix product of bf16 as `matmul_tensor.cu` makes it, of tiles that arrive in bulk: for devices of compute capability 9.0, and operands
+// A matrix product of halves as `matmul_tensor.cu` makes it, of tiles that arrive in bulk: for devices of compute capability 9.0, and operands
 // that a tensor map describes. Each step has TILE_TERMS terms.
 
 // Begins to copy the tile at `first_line` and `first_term`, as its rows lie: of 64 terms each, or of 64 lines, strip after strip.

@@ -30,7 +30,7 @@ DTL_INLINE unsigned long long place_of(unsigned tile, unsigned line, unsigned te
     static_assert(Place::ROWS_ARE_LINES || ROW_BYTES == 128, "64 lines beside each other");
     constexpr unsigned LINES_OF_ROW = 64;
     const unsigned first = Place::ROWS_ARE_LINES
-                               ? line * ROW_BYTES + term * sizeof(bf16)
+                               ? line * ROW_BYTES + term * sizeof(Half)
                                : line / LINES_OF_ROW * Place::ROWS * ROW_BYTES + term * ROW_BYTES;
     constexpr unsigned long long SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
     constexpr unsigned long long EIGHT_ROWS = 8 * ROW_BYTES / 16;

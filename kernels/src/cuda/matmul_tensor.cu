@@ -1,4 +1,4 @@
-// A matrix product of bf16 on the tensor cores: output[row, column] (+)= SCALE * sum over term of left[row, term] * right[term, column].
+// A matrix product of halves on the tensor cores: output[row, column] (+)= SCALE * sum over term of left[row, term] * right[term, column].
 //
 // A block of threads makes a tile of TILE_ROWS by TILE_COLUMNS of the output. Tiles of the factors, of TILE_TERMS terms, come through
 // STAGES places in shared memory: while one is multiplied, the others are on their way. Each output is the sum of its terms in f32, 16
@@ -38,7 +38,7 @@ DTL_INLINE Offset offset_of(int line, int term) {
 
 // Reads a chunk number by number, wherever they lie.
 template <class Operand>
-DTL_INLINE Chunk gather_chunk(const bf16* operand, const Piece& piece) {
+DTL_INLINE Chunk gather_chunk(const Half* operand, const Piece& piece) {
     unsigned pairs[CHUNK / 2] = {};
 #pragma unroll
     for (int number = 0; number < CHUNK; ++number) {
@@ -54,7 +54,7 @@ DTL_INLINE Chunk gather_chunk(const bf16* operand, const Piece& piece) {
 // Begins to read this thread's chunks of the tile at `first_line` and `first_term`, to this byte of shared memory; zeros outside of
 // the operand.
 template <class Operand, int TILE_LINES>
-DTL_INLINE void begin_tile(unsigned tile, const bf16* operand, int first_line, int first_term) {
+DTL_INLINE void begin_tile(unsigned tile, const Half* operand, int first_line, int first_term) {
     constexpr unsigned COUNT = Tile<Operand, TILE_LINES>::CHUNKS / THREADS;
     if (Operand::IS_ALIGNED && address(operand) % sizeof(Chunk) == 0) {
 #pragma unroll
@@ -73,7 +73,7 @@ DTL_INLINE void begin_tile(unsigned tile, const bf16* operand, int first_line, i
 }
 
 // Begins to read the tiles of a step; from `end_step` on, an empty group.
-DTL_INLINE void begin_stage(int step, int end_step, const bf16* left, const bf16* right, int first_row, int first_column) {
+DTL_INLINE void begin_stage(int step, int end_step, const Half* left, const Half* right, int first_row, int first_column) {
     if (step < end_step) {
         const unsigned stage = static_cast<unsigned>(step) % STAGES * STAGE_BYTES;
         begin_tile<Left, TILE_ROWS>(stage, left, first_row, step * TILE_TERMS);
@@ -83,7 +83,7 @@ DTL_INLINE void begin_stage(int step, int end_step, const bf16* left, const bf16
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    KERNEL(const bf16* left, const bf16* right, OUTPUT_PARAMETERS) {
+    KERNEL(const Half* left, const Half* right, OUTPUT_PARAMETERS) {
     auto output = OUTPUT;
     constexpr unsigned TILES =
         ((Left::LINES + TILE_ROWS - 1) / TILE_ROWS) * ((Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS);

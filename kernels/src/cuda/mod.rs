@@ -5,7 +5,7 @@
 //! those constants with a descriptor's values, a prelude and the file. So a source is for one descriptor, and its sizes and
 //! strides are known when it is compiled; copies, fills and reductions take theirs as arguments, and have a source
 //! for each element type only. Sums are taken in an order that the descriptor alone decides; floats are never added by atomics.
-//! Products of bf16, attention's too, run on the tensor cores, through what `tensor.cuh` has: copies that don't wait, swizzled
+//! Products of bf16 or f16, attention's too, run on the tensor cores, through what `tensor.cuh` has: copies that don't wait, swizzled
 //! tiles, fragments; on sm_90a by four warps together, where tensor maps describe operands from tiles that arrive in bulk (`bulk.cuh`).
 //! What else is to be done with a product's results, an [`Epilogue`], comes from outside, as text.
 //!
@@ -73,7 +73,7 @@ pub enum DeviceArgument {
     Map(MappedTensor),
 }
 
-/// A tensor of bf16 that one of the operation's buffers begins with, and the boxes of it that are copied to shared memory at once, in rows of 128 bytes
+/// A tensor of floats of 16 bits that one of the operation's buffers begins with, and the boxes of it that are copied to shared memory at once, in rows of 128 bytes
 /// whose 16-byte pieces change places over these. Dimensions are in the order of memory: elements of the first are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MappedTensor {

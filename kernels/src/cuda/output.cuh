@@ -8,9 +8,23 @@ DTL_INLINE void store_output(Output::Element* place, float sum) {
     *place = narrow<Output::Element>(result_of(sum, ACCUMULATES ? widen(*place) : 0.0f));
 }
 
-// Sixteen bytes of the output.
-template <class Element>
-struct Vector;
+// Sixteen bytes of the output, here of floats of 16 bits.
+template <class Half>
+struct Vector {
+    static constexpr int COUNT = 8;
+
+    static DTL_INLINE unsigned pair(unsigned old, float low, float high) {
+        const Half first = narrow<Half>(result_of(low, widen(Half{static_cast<unsigned short>(old)})));
+        const Half second = narrow<Half>(result_of(high, widen(Half{static_cast<unsigned short>(old >> 16)})));
+        return first.bits | static_cast<unsigned>(second.bits) << 16;
+    }
+
+    static DTL_INLINE void store(Half* place, const float* sums) {
+        const uint4 old = ACCUMULATES ? *reinterpret_cast<const uint4*>(place) : uint4{};
+        *reinterpret_cast<uint4*>(place) = uint4{pair(old.x, sums[0], sums[1]), pair(old.y, sums[2], sums[3]),
+                                                 pair(old.z, sums[4], sums[5]), pair(old.w, sums[6], sums[7])};
+    }
+};
 
 template <>
 struct Vector<float> {
@@ -20,23 +34,6 @@ struct Vector<float> {
         const float4 old = ACCUMULATES ? *reinterpret_cast<const float4*>(place) : float4{};
         *reinterpret_cast<float4*>(place) = float4{result_of(sums[0], old.x), result_of(sums[1], old.y),
                                                    result_of(sums[2], old.z), result_of(sums[3], old.w)};
-    }
-};
-
-template <>
-struct Vector<bf16> {
-    static constexpr int COUNT = 8;
-
-    static DTL_INLINE unsigned pair(unsigned old, float low, float high) {
-        const bf16 first = narrow<bf16>(result_of(low, __uint_as_float(old << 16)));
-        const bf16 second = narrow<bf16>(result_of(high, __uint_as_float(old & 0xffff0000u)));
-        return first.bits | static_cast<unsigned>(second.bits) << 16;
-    }
-
-    static DTL_INLINE void store(bf16* place, const float* sums) {
-        const uint4 old = ACCUMULATES ? *reinterpret_cast<const uint4*>(place) : uint4{};
-        *reinterpret_cast<uint4*>(place) = uint4{pair(old.x, sums[0], sums[1]), pair(old.y, sums[2], sums[3]),
-                                                 pair(old.z, sums[4], sums[5]), pair(old.w, sums[6], sums[7])};
     }
 };
 

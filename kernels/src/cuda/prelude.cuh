@@ -1,9 +1,14 @@
-// What every kernel builds on: bf16 numbers and the numbering of threads. No header of NVIDIA's is needed.
+// What every kernel builds on: floats of 16 bits and the numbering of threads. No header of NVIDIA's is needed.
 
 #define DTL_INLINE __device__ __forceinline__
 
 // The upper half of a float.
 struct alignas(2) bf16 {
+    unsigned short bits;
+};
+
+// IEEE binary16.
+struct alignas(2) f16 {
     unsigned short bits;
 };
 
@@ -13,6 +18,12 @@ DTL_INLINE float widen(float x) {
 
 DTL_INLINE float widen(bf16 x) {
     return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+}
+
+DTL_INLINE float widen(f16 x) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
 }
 
 // The nearest number of the type; of two, the even one.
@@ -28,6 +39,13 @@ template <>
 DTL_INLINE bf16 narrow<bf16>(float x) {
     bf16 nearest;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(nearest.bits) : "f"(x));
+    return nearest;
+}
+
+template <>
+DTL_INLINE f16 narrow<f16>(float x) {
+    f16 nearest;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(nearest.bits) : "f"(x));
     return nearest;
 }
 

@@ -34,6 +34,12 @@ impl Source {
         self
     }
 
+    /// Names the type that the tensor cores multiply, if they do: `Half`, and `HALF_NAME` where an instruction is written.
+    pub(super) fn half(self, element: Element) -> Self {
+        let name = stored(element);
+        self.alias("Half", name).macro_text("HALF_NAME", &format!("\"{name}\""))
+    }
+
     /// Defines a macro, for what no constant can stand for.
     pub(super) fn macro_text(mut self, name: &str, text: &str) -> Self {
         self.line(format_args!("#define {name} {text}"));
@@ -65,6 +71,7 @@ pub(super) fn stored(element: Element) -> &'static str {
     match element {
         Element::F32 => "float",
         Element::Bf16 => "bf16",
+        Element::F16 => "f16",
     }
 }
 

@@ -3,7 +3,7 @@
 //
 // A "term" is what is summed over, a "line" a row of the left or a column of the right factor.
 
-// Eight bf16 numbers that are neighbours in memory: what is copied at once, and a row of the matrices that fragments are made of.
+// Eight halves that are neighbours in memory: what is copied at once, and a row of the matrices that fragments are made of.
 using Chunk = uint4;
 constexpr int CHUNK = 8;
 
@@ -25,7 +25,7 @@ DTL_INLINE unsigned shared_address(unsigned byte) {
 }
 
 // Begins to copy the first `count` numbers of a chunk to this byte of shared memory; the others become zeros.
-DTL_INLINE void begin_copy(unsigned target, const bf16* source, int count) {
+DTL_INLINE void begin_copy(unsigned target, const Half* source, int count) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)),
                  "l"(__cvta_generic_to_global(source)), "r"(2 * count)
                  : "memory");
@@ -126,7 +126,7 @@ DTL_INLINE Fragment fragment_of(unsigned tile, unsigned line, unsigned term) {
 
 // sums += left * right, of 16 rows by 8 columns: lane L holds columns L % 4 * 2 and the next, of row L / 4 and of the row 8 below it.
 DTL_INLINE void add_product(float (&sums)[4], const Fragment& left, unsigned right_first_terms, unsigned right_last_terms) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." HALF_NAME "." HALF_NAME ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(left.at[0]), "r"(left.at[1]), "r"(left.at[2]), "r"(left.at[3]), "r"(right_first_terms), "r"(right_last_terms));
 }

@@ -137,7 +137,7 @@ impl AttentionBackwardSpec {
         (self.forward.batch * self.forward.kv_heads).clamp(1, threads.max(1))
     }
 
-    /// Scratch in bytes for each part that runs at the same time. In bf16 it includes f32 sums for the
+    /// Scratch in bytes for each part that runs at the same time. In 16 bits it includes f32 sums for the
     /// gradients of k and v of one head: `4 * k_len * (head_dim + value_dim)`.
     pub fn scratch_bytes(&self) -> usize {
         layout::BackwardLayout::of(&self.forward).bytes

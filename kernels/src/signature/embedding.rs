@@ -34,7 +34,7 @@ impl TakeSpec {
 /// `output[v, :] (+)= sum of source[t, :] over the t with ids[t] - offset = v`, in the order of `t`.
 ///
 /// Source `[tokens, width]` and output `[vocabulary, width]` are dense. The sum of a row is in f32 and meets
-/// the output once, so a bf16 output is rounded once. Ids outside the shard are skipped.
+/// the output once, so an output of 16 bits is rounded once. Ids outside the shard are skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScatterAddSpec {
     /// Number of ids.

@@ -182,7 +182,7 @@ impl MatmulSpec {
         };
         let tile = match self.c {
             Element::F32 => 0,
-            Element::Bf16 => aligned(4 * blocking::tile_floats(lanes, columns)),
+            Element::Bf16 | Element::F16 => aligned(4 * blocking::tile_floats(lanes, columns)),
         };
         tile + blocking::scratch_bytes(lanes, columns, self.k())
     }

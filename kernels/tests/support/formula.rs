@@ -5,7 +5,7 @@ use dtlc_kernels::signature::{Element, HeadStrides};
 use super::{
     Stored,
     attention::{Case, Outputs, at},
-    rounding,
+    least_rounding, rounding,
 };
 
 /// How far a kernel may be off.
@@ -16,21 +16,27 @@ pub struct Precision {
     /// Of each weight: of a probability that values or gradients of outputs are multiplied by, and of a score's gradient
     /// that keys or queries are. Relative to itself, so a sum is off by this much of the sum of its terms' magnitudes.
     weights: f64,
+    /// Of each weight too, by itself: what rounding changes the smallest by.
+    least_weight: f64,
 }
 
 impl Precision {
     /// Of sums and weights in f32.
-    pub const F32: Precision = Precision { sums: 4e-6, weights: 0.0 };
+    pub const F32: Precision = Precision { sums: 4e-6, weights: 0.0, least_weight: 0.0 };
 
     /// Of sums in f32 of weights that are rounded to this type. A weight is rounded after it was off itself, hence a
     /// little more than half a unit in the last place.
     pub fn of_weights(element: Element) -> Precision {
-        Precision { weights: 1.01 * rounding(element), ..Precision::F32 }
+        Precision {
+            weights: 1.01 * rounding(element),
+            least_weight: 1.01 * least_rounding(element),
+            ..Precision::F32
+        }
     }
 
-    /// What a term may be off by: its value, and the magnitude of what that is the sum of.
-    fn of_term(self, value: f64, magnitude: f64) -> f64 {
-        self.sums * magnitude.abs() + self.weights * value.abs()
+    /// What a term may be off by: its value, the magnitude of what that is the sum of, and what its weight is a factor of.
+    fn of_term(self, value: f64, magnitude: f64, other: f64) -> f64 {
+        self.sums * magnitude.abs() + self.weights * value.abs() + self.least_weight * other.abs()
     }
 }
 
@@ -56,7 +62,8 @@ impl Sums {
         assert_eq!(given.len(), self.values.len());
         self.values.iter().zip(&self.bounds).enumerate().find_map(|(index, (value, bound))| {
             let given_value = given.get(index);
-            let bound = bound + 1.01 * rounding(given.element) * value.abs();
+            let bound =
+                bound + 1.01 * (rounding(given.element) * value.abs() + least_rounding(given.element));
             let is_close = (given_value - value).abs() <= bound;
             (!is_close).then(|| format!("{given_value} is not {value} within {bound} at {index}"))
         })
@@ -94,8 +101,8 @@ impl Case {
             }
             for feature in 0..self.shape.value_dim {
                 let (value, magnitude) = self.output(query, &probabilities, feature);
-                // No value is above 1, and all probabilities are 1.
-                let bound = precision.of_term(magnitude, 1.0);
+                // No value is above 1, and all probabilities are 1; weights are relative to the greatest.
+                let bound = precision.of_term(magnitude, 1.0, self.shape.k_len as f64);
                 expected.add(at(&forward.o, query, feature), value, bound);
             }
         }
@@ -130,17 +137,18 @@ fn gradients(case: &Case, o: &Stored, precision: Precision) -> Gradients {
             let p_gradient = terms(&|feature| case.v.get(at(&forward.v, key_at, feature)));
             for feature in 0..shape.value_dim {
                 let term = probability * o_gradient(feature);
-                let bound = precision.of_term(term, term);
+                let bound = precision.of_term(term, term, o_gradient(feature));
                 sums.v.add(at(&case.spec.v_gradient, key_at, feature), term, bound);
             }
-            let factor = probability * slopes[key] * f64::from(forward.scale);
+            let scale = f64::from(forward.scale);
+            let factor = probability * slopes[key] * scale;
             let (value, magnitude) = (factor * (p_gradient.0 - delta.0), factor * (p_gradient.1 + delta.1));
             for feature in 0..shape.head_dim {
                 let (q, k) =
                     (case.q.get(at(&forward.q, query, feature)), case.k.get(at(&forward.k, key_at, feature)));
                 let (q_bound, k_bound) = (
-                    precision.of_term(value * k, magnitude * k),
-                    precision.of_term(value * q, magnitude * q),
+                    precision.of_term(value * k, magnitude * k, scale * k),
+                    precision.of_term(value * q, magnitude * q, scale * q),
                 );
                 sums.q.add(at(&case.spec.q_gradient, query, feature), value * k, q_bound);
                 sums.k.add(at(&case.spec.k_gradient, key_at, feature), value * q, k_bound);

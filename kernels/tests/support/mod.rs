@@ -7,7 +7,7 @@ pub mod attention;
 pub mod formula;
 
 use dtlc_kernels::signature::{Element, Part};
-use half::bf16;
+use half::{bf16, f16};
 
 /// A small deterministic generator (SplitMix64).
 pub struct Numbers(pub u64);
@@ -48,7 +48,7 @@ impl Stored {
     pub fn zeros(element: Element, count: usize) -> Stored {
         let (words, halves) = match element {
             Element::F32 => (vec![0; count], vec![]),
-            Element::Bf16 => (vec![], vec![0; count]),
+            Element::Bf16 | Element::F16 => (vec![], vec![0; count]),
         };
         Stored { element, words, halves }
     }
@@ -69,6 +69,7 @@ impl Stored {
         match self.element {
             Element::F32 => f64::from(f32::from_bits(self.words[index])),
             Element::Bf16 => f64::from(bf16::from_bits(self.halves[index])),
+            Element::F16 => f64::from(f16::from_bits(self.halves[index])),
         }
     }
 
@@ -76,6 +77,7 @@ impl Stored {
         match self.element {
             Element::F32 => self.words[index] = (value as f32).to_bits(),
             Element::Bf16 => self.halves[index] = bf16::from_f64(value).to_bits(),
+            Element::F16 => self.halves[index] = f16::from_f64(value).to_bits(),
         }
     }
 
@@ -97,14 +99,14 @@ impl Stored {
     pub fn pointer(&self) -> *const u8 {
         match self.element {
             Element::F32 => self.words.as_ptr().cast(),
-            Element::Bf16 => self.halves.as_ptr().cast(),
+            Element::Bf16 | Element::F16 => self.halves.as_ptr().cast(),
         }
     }
 
     pub fn pointer_mut(&mut self) -> *mut u8 {
         match self.element {
             Element::F32 => self.words.as_mut_ptr().cast(),
-            Element::Bf16 => self.halves.as_mut_ptr().cast(),
+            Element::Bf16 | Element::F16 => self.halves.as_mut_ptr().cast(),
         }
     }
 }
@@ -114,6 +116,16 @@ pub fn rounding(element: Element) -> f64 {
     match element {
         Element::F32 => 2f64.powi(-24),
         Element::Bf16 => 2f64.powi(-8),
+        Element::F16 => 2f64.powi(-11),
+    }
+}
+
+/// Half a unit in the last place of numbers near 0: what rounding changes at least.
+pub fn least_rounding(element: Element) -> f64 {
+    match element {
+        Element::F32 => 2f64.powi(-150),
+        Element::Bf16 => 2f64.powi(-134),
+        Element::F16 => 2f64.powi(-25),
     }
 }
 

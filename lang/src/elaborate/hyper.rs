@@ -103,7 +103,7 @@ impl<'p> Elaborator<'p> {
             (TypeKind::Scalar(name), value) => {
                 let Some(element) = self.element(Some(name)) else { return Value::Error };
                 match (element, value) {
-                    (Element::Float | Element::F32 | Element::Bf16, Value::Number(number)) => {
+                    (Element::Float | Element::F32 | Element::Bf16 | Element::F16, Value::Number(number)) => {
                         Value::Number(Number::Float(number.as_f64()))
                     }
                     (Element::I32 | Element::U32, Value::Number(Number::Int(_)))
@@ -130,7 +130,9 @@ impl<'p> Elaborator<'p> {
     pub fn stand_in_hyper(&mut self, ty: &Type) -> Value {
         match &ty.kind {
             TypeKind::Scalar(name) => match self.element(Some(name)) {
-                Some(Element::Float | Element::F32 | Element::Bf16) => Value::Number(Number::Float(1.0)),
+                Some(Element::Float | Element::F32 | Element::Bf16 | Element::F16) => {
+                    Value::Number(Number::Float(1.0))
+                }
                 Some(Element::I32 | Element::U32) => Value::Number(Number::Int(1)),
                 Some(Element::Bool) => Value::Truth(true),
                 None => Value::Error,

@@ -22,7 +22,7 @@ impl Elaborator<'_> {
             Value::Number(Number::Int(number)) => Value::Number(Number::Int(-number)),
             Value::Number(Number::Float(number)) => Value::Number(Number::Float(-number)),
             Value::Node(node) => match self.ty(node).element {
-                Element::Float | Element::F32 | Element::Bf16 | Element::I32 => {
+                Element::Float | Element::F32 | Element::Bf16 | Element::F16 | Element::I32 => {
                     let ty = self.ty(node).clone();
                     Value::Node(self.push(Operation::Elementwise(Elementwise::Neg), vec![node], ty, span))
                 }
@@ -361,7 +361,7 @@ impl Elaborator<'_> {
                 Value::Node(self.push(Operation::Cast, vec![*node], ty, span))
             }
             Value::Number(number) => match element {
-                Element::Float | Element::F32 | Element::Bf16 => {
+                Element::Float | Element::F32 | Element::Bf16 | Element::F16 => {
                     Value::Number(Number::Float(number.as_f64()))
                 }
                 Element::I32 | Element::U32 => Value::Number(Number::Int(number.as_f64().trunc() as i128)),
@@ -369,7 +369,7 @@ impl Elaborator<'_> {
             },
             Value::Truth(truth) => match element {
                 Element::Bool => value.0.clone(),
-                Element::Float | Element::F32 | Element::Bf16 => {
+                Element::Float | Element::F32 | Element::Bf16 | Element::F16 => {
                     Value::Number(Number::Float(f64::from(u8::from(*truth))))
                 }
                 Element::I32 | Element::U32 => Value::Number(Number::Int(i128::from(*truth))),

@@ -62,7 +62,7 @@ impl<'p> Elaborator<'p> {
     /// Whether a parameter of this type can be trained; else a report.
     fn trainable(&mut self, element: Element, param: &ast::Param) -> bool {
         let word = match element {
-            Element::Float | Element::F32 | Element::Bf16 => return true,
+            Element::Float | Element::F32 | Element::Bf16 | Element::F16 => return true,
             Element::I32 => "i32",
             Element::U32 => "u32",
             Element::Bool => "bool",

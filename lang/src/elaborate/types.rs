@@ -14,10 +14,11 @@ use crate::source::Span;
 use crate::suggest::did_you_mean;
 
 /// Names of element types in source; `float` is the plan's compute precision.
-pub(super) const ELEMENTS: [(&str, Element); 6] = [
+pub(super) const ELEMENTS: [(&str, Element); 7] = [
     ("float", Element::Float),
     ("f32", Element::F32),
     ("bf16", Element::Bf16),
+    ("f16", Element::F16),
     ("i32", Element::I32),
     ("u32", Element::U32),
     ("bool", Element::Bool),
@@ -29,6 +30,7 @@ pub(super) fn element_name(element: Element) -> &'static str {
         Element::Float => "float",
         Element::F32 => "f32",
         Element::Bf16 => "bf16",
+        Element::F16 => "f16",
         Element::I32 => "i32",
         Element::U32 => "u32",
         Element::Bool => "bool",
@@ -43,7 +45,7 @@ pub(super) fn element_of(name: &str) -> Option<Element> {
 /// Whether numbers of this type have a fraction.
 pub(super) fn is_float(element: Element) -> bool {
     match element {
-        Element::Float | Element::F32 | Element::Bf16 => true,
+        Element::Float | Element::F32 | Element::Bf16 | Element::F16 => true,
         Element::I32 | Element::U32 | Element::Bool => false,
     }
 }
@@ -345,7 +347,10 @@ impl Elaborator<'_> {
     /// A compile-time number as a node of an element type.
     pub fn literal(&mut self, number: Number, element: Element, span: Span) -> Option<NodeId> {
         let fits = match (element, number) {
-            (Element::Float | Element::F32 | Element::Bf16, Number::Int(_) | Number::Float(_)) => true,
+            (
+                Element::Float | Element::F32 | Element::Bf16 | Element::F16,
+                Number::Int(_) | Number::Float(_),
+            ) => true,
             (Element::I32, Number::Int(value)) => i32::try_from(value).is_ok(),
             (Element::U32, Number::Int(value)) => u32::try_from(value).is_ok(),
             (Element::I32 | Element::U32, Number::Float(_)) | (Element::Bool, _) => false,

@@ -217,6 +217,7 @@ impl Reader {
             "" => Element::Float,
             "f32" => Element::F32,
             "bf16" => Element::Bf16,
+            "f16" => Element::F16,
             "i32" => Element::I32,
             "u32" => Element::U32,
             "bool" => Element::Bool,

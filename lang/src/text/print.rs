@@ -203,6 +203,7 @@ pub fn type_text(model: &Model, ty: &TensorType) -> String {
         Element::Float => "",
         Element::F32 => "f32",
         Element::Bf16 => "bf16",
+        Element::F16 => "f16",
         Element::I32 => "i32",
         Element::U32 => "u32",
         Element::Bool => "bool",

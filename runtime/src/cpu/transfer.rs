@@ -85,6 +85,7 @@ unsafe fn reduce_chunk(
         match dtype {
             DType::F32 => reduce_floats(Element::F32, reduction, sources, range, target),
             DType::Bf16 => reduce_floats(Element::Bf16, reduction, sources, range, target),
+            DType::F16 => reduce_floats(Element::F16, reduction, sources, range, target),
             DType::I32 => reduce_integers::<i32>(reduction, sources, range, target, i32::wrapping_add),
             DType::U32 => reduce_integers::<u32>(reduction, sources, range, target, u32::wrapping_add),
             DType::Bool => reduce_integers::<u8>(reduction, sources, range, target, u8::wrapping_add),

@@ -99,6 +99,7 @@ pub fn block_reduction(
         element: match dtype {
             DType::F32 => ReducedElement::Float(Element::F32),
             DType::Bf16 => ReducedElement::Float(Element::Bf16),
+            DType::F16 => ReducedElement::Float(Element::F16),
             DType::I32 => ReducedElement::I32,
             DType::U32 => ReducedElement::U32,
             DType::Bool => ReducedElement::U8,

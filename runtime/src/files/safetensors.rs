@@ -183,7 +183,7 @@ pub fn read_all(path: &Path) -> Result<IndexMap<String, HostTensor>> {
         .map(|(name, entry)| {
             let dtype = match entry.dtype {
                 FileType::Program(dtype) => dtype,
-                FileType::F16 | FileType::F64 => DType::F32,
+                FileType::F64 => DType::F32,
                 FileType::I64 => DType::I32,
                 FileType::U64 | FileType::U16 | FileType::U8 => DType::U32,
             };
@@ -277,7 +277,7 @@ fn file_type(dtype: Dtype) -> Option<FileType> {
         Dtype::I32 => FileType::Program(DType::I32),
         Dtype::U32 => FileType::Program(DType::U32),
         Dtype::BOOL => FileType::Program(DType::Bool),
-        Dtype::F16 => FileType::F16,
+        Dtype::F16 => FileType::Program(DType::F16),
         Dtype::F64 => FileType::F64,
         Dtype::I64 => FileType::I64,
         Dtype::U64 => FileType::U64,
@@ -292,6 +292,7 @@ fn type_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "F32",
         DType::Bf16 => "BF16",
+        DType::F16 => "F16",
         DType::I32 => "I32",
         DType::U32 => "U32",
         DType::Bool => "BOOL",

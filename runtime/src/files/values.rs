@@ -2,7 +2,7 @@
 //!
 //! From bytes in a program's types to what is wrong with them. Reads no files.
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::program::DType;
 use serde::{Deserialize, Serialize};
@@ -68,6 +68,7 @@ pub fn find_float(dtype: DType, bytes: &[u8], refused: Refused) -> Option<(usize
     let mut found = match dtype {
         DType::F32 => find(bytes, |[a, b, c, d]| f32::from_le_bytes([a, b, c, d]), is_refused),
         DType::Bf16 => find(bytes, |[a, b]| bf16::from_le_bytes([a, b]).to_f32(), is_refused),
+        DType::F16 => find(bytes, |[a, b]| f16::from_le_bytes([a, b]).to_f32(), is_refused),
         DType::I32 | DType::U32 | DType::Bool => None,
     }?;
     // One sign of not-a-number is as good as the other.

@@ -61,6 +61,8 @@ pub enum DType {
     F32,
     /// The upper half of an `F32`; arithmetic on it is done in `F32`.
     Bf16,
+    /// IEEE 754 binary16, likewise.
+    F16,
     /// Signed, wraps on overflow.
     I32,
     /// Unsigned, wraps on overflow.
@@ -75,7 +77,7 @@ impl DType {
     pub fn bytes(self) -> u64 {
         match self {
             Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::Bf16 => 2,
+            Self::Bf16 | Self::F16 => 2,
             Self::Bool => 1,
         }
     }
@@ -86,6 +88,7 @@ impl DType {
         match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
+            Self::F16 => "f16",
             Self::I32 => "i32",
             Self::U32 => "u32",
             Self::Bool => "bool",
@@ -101,6 +104,10 @@ impl DType {
             Self::U32 => (value as u32).to_le_bytes(),
             Self::Bf16 => {
                 let [low, high] = half::bf16::from_f32(value as f32).to_le_bytes();
+                [low, high, 0, 0]
+            }
+            Self::F16 => {
+                let [low, high] = half::f16::from_f32(value as f32).to_le_bytes();
                 [low, high, 0, 0]
             }
             Self::Bool => [u8::from(value != 0.0), 0, 0, 0],

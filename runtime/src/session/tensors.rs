@@ -254,7 +254,7 @@ fn fill_part(
 /// Writes a number as an element of any type.
 fn write_value(dtype: DType, value: f32, element: &mut [u8]) {
     match dtype {
-        DType::F32 | DType::Bf16 => {
+        DType::F32 | DType::Bf16 | DType::F16 => {
             element.iter_mut().zip(write_float(dtype, value.into())).for_each(|(to, byte)| *to = byte);
         }
         DType::I32 => element.copy_from_slice(&(value as i32).to_le_bytes()),

@@ -89,7 +89,7 @@ pub fn tensors(bytes: &[u8]) {
     let Ok(opened) = TensorFile::open(file.path()) else { return };
     for (name, entry) in opened.entries() {
         let elements: u64 = entry.shape.iter().product();
-        for dtype in [DType::F32, DType::Bf16, DType::I32, DType::U32, DType::Bool] {
+        for dtype in [DType::F32, DType::Bf16, DType::F16, DType::I32, DType::U32, DType::Bool] {
             if let Ok(read) = opened.read(name, dtype) {
                 assert_eq!(read.len() as u64, elements * dtype.bytes(), "`{name}` as {}", dtype.name());
             }

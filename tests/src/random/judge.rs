@@ -5,8 +5,8 @@
 //!
 //! A backend may differ from the truth by what rounding does. That is measured, not guessed: the program of `one` is
 //! interpreted with every result, every partial sum and every number within attention rounded to its type, up or down by
-//! chance, a few times over. Where types are as coarse as bf16 the program of `many` is so instead, rank by rank, as
-//! parts of sums that travel in bf16 are rounded before they cancel. The programs themselves are held to 1e-9,
+//! chance, a few times over. Where types have 16 bits the program of `many` is so instead, rank by rank, as
+//! parts of sums that travel in them are rounded before they cancel. The programs themselves are held to 1e-9,
 //! so all that this shows is rounding.
 
 use super::coverage::Coverage;
@@ -160,7 +160,7 @@ fn judge_mode(source: &str, mode: Mode, on: Start, coverage: &mut Coverage) -> R
     if truth.values().flatten().any(|number| !number.is_finite() || number.abs() > 1e6) {
         return Ok(Verdict::Degenerate);
     }
-    let coarse = one.values.values().any(|info| info.ty.dtype == DType::Bf16);
+    let coarse = one.values.values().any(|info| info.ty.dtype.is_half());
     let scales = scales(&truth);
     let bounds = |relative: f64, noise: &[f64]| -> Vec<f64> {
         scales.iter().zip(noise).map(|(scale, noise)| relative * scale + ORDERS * noise).collect()
@@ -184,6 +184,10 @@ fn judge_mode(source: &str, mode: Mode, on: Start, coverage: &mut Coverage) -> R
         rounding if coarse => interpreted_by_rank(&many, rounding),
         rounding => interpreted(&one, rounding),
     })?;
+    if coarse && !noise.iter().all(|noise| noise.is_finite()) {
+        // Beyond the greatest number of a type.
+        return Ok(Verdict::Degenerate);
+    }
     let [first, second] = run_twice(&fused, &arguments(&many), STEP, SEED, on).map_err(Stop::Bug)?;
     if bits(&first) != bits(&second) {
         return Ok(Verdict::Wrong(format!("{mode:?} backend twice"), "two runs differ".into()));
@@ -202,7 +206,9 @@ fn noise(truth: &Results, sample: impl Fn(u64) -> Result<Results, Stop>) -> Resu
     let mut noise = vec![0.0f64; truth.len()];
     for seed in 0..SAMPLES {
         let apart = differences(truth, &sample(seed)?);
-        noise.iter_mut().zip(apart).for_each(|(most, apart)| *most = most.max(apart));
+        noise.iter_mut().zip(apart).for_each(|(most, apart)| {
+            *most = if apart.is_nan() { f64::INFINITY } else { most.max(apart) };
+        });
     }
     Ok(noise)
 }

@@ -86,14 +86,14 @@ impl Case {
     pub fn generate(seed: u64) -> Case {
         let mut rng = Rng::new(seed);
         let mut plan = RandomPlan::mesh(&mut rng);
-        let bf16 = rng.percent(12);
+        let coarse = rng.percent(12);
         let sequence = size(&mut rng, plan.size("tp").max(plan.size("cp")), 7);
         let dims = dims(&mut rng, plan.size("tp"));
         let frame = frame(&mut rng);
-        let mut maker = pieces::Maker::new(&mut rng, bf16);
+        let mut maker = pieces::Maker::new(&mut rng, coarse);
         let stacks = maker.stacks();
         let mut case = Case { frame, sequence, dims, stacks, plan: plan.clone() };
-        plan.fill(&mut rng, &case, bf16);
+        plan.fill(&mut rng, &case, coarse);
         plan.pin(&mut rng, &mut case);
         case.plan = plan;
         case

@@ -197,9 +197,9 @@ const HOLDING: &[(&str, &str)] = &[
 ];
 
 impl<'a> Maker<'a> {
-    /// Makes layers whose values are stored in bf16 or not.
-    pub fn new(rng: &'a mut Rng, bf16: bool) -> Maker<'a> {
-        Maker { rng, smooth: bf16, layers: 0, numbers: 0 }
+    /// Makes layers whose values are stored in 16 bits or not.
+    pub fn new(rng: &'a mut Rng, coarse: bool) -> Maker<'a> {
+        Maker { rng, smooth: coarse, layers: 0, numbers: 0 }
     }
 
     /// One or two stacks.

@@ -64,14 +64,16 @@ impl RandomPlan {
     }
 
     /// Fills it in for a model; may place dims inline.
-    pub fn fill(&mut self, rng: &mut Rng, case: &Case, bf16: bool) {
+    pub fn fill(&mut self, rng: &mut Rng, case: &Case, coarse: bool) {
         self.batch(rng);
         self.placements(rng, case);
         self.stores(rng);
         self.recomputation(rng, case);
         self.optimizer(rng);
-        if bf16 {
-            self.shared.push((*rng.pick(PRECISIONS)).to_owned());
+        if coarse {
+            let precision = *rng.pick(PRECISIONS);
+            let format = if rng.percent(40) { "f16" } else { "bf16" };
+            self.shared.push(precision.replace("HALF", format));
         }
         if rng.percent(85) {
             self.entries.push("allow gather".into());
@@ -297,10 +299,11 @@ impl RandomPlan {
     }
 }
 
+/// With `HALF` for a format of 16 bits.
 const PRECISIONS: &[&str] = &[
-    "precision { compute bf16 }",
-    "precision { compute bf16, params bf16, master f32 }",
-    "precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }",
-    "precision { compute bf16, params bf16, grads bf16 }",
-    "precision { compute bf16, grads f32, reduce f32 }",
+    "precision { compute HALF }",
+    "precision { compute HALF, params HALF, master f32 }",
+    "precision { compute HALF, params HALF, grads HALF, master f32, reduce f32 }",
+    "precision { compute HALF, params HALF, grads HALF }",
+    "precision { compute HALF, grads f32, reduce f32 }",
 ];

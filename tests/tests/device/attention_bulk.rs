@@ -10,7 +10,7 @@ use crate::support::Numbers;
 use crate::support::attention::{Case, Shape};
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::{DeviceArgument, DeviceCall, DeviceLaunch, MappedTensor};
-use dtlc_kernels::signature::Causality;
+use dtlc_kernels::signature::{Causality, Element};
 
 /// A call as devices of 9.0 launch it.
 fn in_bulk(mut call: DeviceCall) -> DeviceCall {
@@ -66,6 +66,15 @@ fn attention_that_arrives_in_bulk() {
         Shape { k_len: 200, window: Some(u64::MAX), head_dim: 256, value_dim: 192, ..longer },
         Shape { q_len: 9, k_len: 70, causality: both, head_dim: 130, value_dim: 256, kv_heads: 2, ..NARROW },
         Shape { q_len: 40, k_len: 150, causality: both, head_dim: 256, value_dim: 128, ..NARROW },
+        Shape {
+            element: Element::F16,
+            q_len: 70,
+            k_len: 150,
+            q_offset: 80,
+            head_dim: 72,
+            value_dim: 24,
+            ..NARROW
+        },
     ];
     let shapes = odd_shapes().into_iter().chain(own);
     for (number, shape) in shapes.enumerate() {

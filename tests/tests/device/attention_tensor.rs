@@ -1,4 +1,4 @@
-//! Flash attention of bf16 on the tensor cores, forward and backward: heads of every width, whole chunks of them and parts, lengths and
+//! Flash attention of bf16 and f16 on the tensor cores, forward and backward: heads of every width, whole chunks of them and parts, lengths and
 //! windows across tiles, groups of up to eight, wherever the tensors begin.
 
 use crate::attention::{PLAIN, calls, check, is_on_tensor_cores};
@@ -61,6 +61,28 @@ fn odd_shapes_of_every_kind(architecture: Architecture) {
     }
 }
 
+/// In f16 the same text names another type: whole chunks and parts, one row of tiles and several, with all that can be asked for.
+#[test]
+fn attention_of_f16() {
+    ARCHITECTURES.into_iter().for_each(of_f16);
+}
+
+fn of_f16(architecture: Architecture) {
+    let Some(mut bench) = Bench::new(architecture) else { return };
+    let mut numbers = Numbers(25);
+    let (element, causality) = (Element::F16, Causality::Bidirectional);
+    let asked = Shape { window: Some(40), softcap: Some(2.0), group: 2, ..PLAIN };
+    let shapes = [
+        (Shape { element, q_len: 70, k_len: 90, q_offset: 20, head_dim: 72, value_dim: 40, ..asked }, CHUNKS),
+        (Shape { element, causality, q_len: 33, k_len: 70, head_dim: 20, value_dim: 13, ..PLAIN }, 1),
+    ];
+    for (shape, step) in shapes {
+        let case = Case::stepping(shape, step, &mut numbers);
+        assert!(calls(&case).iter().all(is_on_tensor_cores));
+        check(&case, &mut bench, Placing::Aligned);
+    }
+}
+
 /// What the descriptor says is aligned may begin anywhere.
 #[test]
 fn tensors_that_begin_between_chunks() {
@@ -101,8 +123,10 @@ fn attention_on_tensor_cores_compiles_for_every_architecture() {
         plain,
         asked,
         Shape { head_dim: 256, value_dim: 256, ..asked },
+        Shape { element: Element::F16, ..asked },
     ];
     for shape in shapes {
+        let half = if shape.element == Element::F16 { "f16" } else { "bf16" };
         let case = Case::stepping(shape, CHUNKS, &mut Numbers(24));
         for launch in calls(&case).iter().flat_map(|call| &call.launches) {
             for architecture in Architecture::ALL {
@@ -114,7 +138,7 @@ fn attention_on_tensor_cores_compiles_for_every_architecture() {
                     let is_group = architecture == Architecture::Sm90a;
                     assert_eq!(ptx.contains("wgmma.mma_async.sync.aligned.m64n"), is_group, "{shape:?}");
                     for of_warps in [
-                        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+                        &format!("mma.sync.aligned.m16n8k16.row.col.f32.{half}.{half}.f32"),
                         "ldmatrix.sync.aligned.m8n8.x4.shared",
                         "ldmatrix.sync.aligned.m8n8.x4.trans",
                     ] {

@@ -161,6 +161,7 @@ fn same(element: ReducedElement, found: &[u8], expected: &[u8]) -> bool {
             f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).is_nan()
         }
         ReducedElement::Float(Element::Bf16) => f32::from_le_bytes([0, 0, bytes[0], bytes[1]]).is_nan(),
+        ReducedElement::Float(Element::F16) => half::f16::from_le_bytes([bytes[0], bytes[1]]).is_nan(),
         ReducedElement::I32 | ReducedElement::U32 | ReducedElement::U8 => false,
     };
     found == expected || is_nan(found) && is_nan(expected)
@@ -170,7 +171,7 @@ fn same(element: ReducedElement, found: &[u8], expected: &[u8]) -> bool {
 fn reductions_have_the_bits_of_the_cpus() {
     let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
     let mut numbers = Numbers(2);
-    let floats = [Element::F32, Element::Bf16].map(ReducedElement::Float);
+    let floats = [Element::F32, Element::Bf16, Element::F16].map(ReducedElement::Float);
     for element in floats.into_iter().chain([ReducedElement::I32, ReducedElement::U32, ReducedElement::U8]) {
         for how in [Reduction::Sum, Reduction::Maximum] {
             for shape in [[1, 1, 1], [2, 3, 5], [1, 1, 999], [3, 2, 16]] {

@@ -8,7 +8,7 @@ use dtlc_kernels::cuda::{DeviceCall, scatter_add, take};
 use dtlc_kernels::embedding::{scatter_add as scatter_on_host, take as take_on_host};
 use dtlc_kernels::signature::{Accumulation, Element, Part, ScatterAddSpec, TakeSpec};
 
-const ELEMENTS: [Element; 2] = [Element::F32, Element::Bf16];
+const ELEMENTS: [Element; 3] = [Element::F32, Element::Bf16, Element::F16];
 
 /// Ids below `bound`, half of them the same, one of them negative.
 fn random_ids(count: usize, bound: usize, numbers: &mut Numbers) -> Vec<u32> {
@@ -122,7 +122,7 @@ fn scatter_add_has_the_bits_of_the_cpus() {
         (0, 3, 5, 0),
         (9, 0, 5, 0),
     ];
-    let (f32, bf16) = (Element::F32, Element::Bf16);
+    let (f32, bf16, f16) = (Element::F32, Element::Bf16, Element::F16);
     let (overwrite, add) = (Accumulation::Overwrite, Accumulation::Add);
     let forms = [
         (f32, f32, overwrite),
@@ -130,9 +130,9 @@ fn scatter_add_has_the_bits_of_the_cpus() {
         (bf16, f32, add),
         (bf16, bf16, overwrite),
         (f32, bf16, add),
-        (f32, f32, overwrite),
+        (f16, f16, overwrite),
         (bf16, f32, overwrite),
-        (f32, f32, overwrite),
+        (f32, f16, add),
     ];
     for ((source, output, accumulation), (tokens, vocabulary, width, offset)) in forms.into_iter().zip(sizes)
     {

@@ -19,7 +19,7 @@ use dtlc_codegen::lower::{Origins, RegisterOrigin};
 use dtlc_kernels::cuda::{DeviceArgument, DeviceCall, DeviceLaunch, Epilogue, Keeps, matmul};
 use dtlc_kernels::signature::{Accumulation, Element, MatmulSpec};
 use dtlc_tests::chain::{Mode, assembled};
-use half::bf16;
+use half::{bf16, f16};
 use std::collections::BTreeSet;
 
 /// Whose kernels are tried as epilogues.
@@ -219,6 +219,7 @@ fn element_type(element: Element) -> ElementType {
     match element {
         Element::F32 => ElementType::F32,
         Element::Bf16 => ElementType::Bf16,
+        Element::F16 => ElementType::F16,
     }
 }
 
@@ -233,6 +234,10 @@ fn content(tensor: &TensorParameter, numbers: &mut Numbers) -> Buffer {
             Buffer::Bf16(count.map(|_| bf16::from_f64(numbers.signed()).to_bits()).collect())
         }
         ElementType::Bf16 => Buffer::Bf16(count.map(|_| u16::MAX).collect()),
+        ElementType::F16 if is_read => {
+            Buffer::F16(count.map(|_| f16::from_f64(numbers.signed()).to_bits()).collect())
+        }
+        ElementType::F16 => Buffer::F16(count.map(|_| u16::MAX).collect()),
         ElementType::U32 => Buffer::U32(count.map(|_| numbers.below(7) as u32).collect()),
         ElementType::I32 => Buffer::I32(count.map(|_| numbers.below(7) as i32).collect()),
         ElementType::Bool => Buffer::Bool(count.map(|_| numbers.below(2) as u8).collect()),
@@ -515,9 +520,11 @@ fn of_kernels_of_a_model() {
 fn product_of(tensor: &TensorParameter, numbers: &mut Numbers) -> Case {
     let c = match tensor.element {
         ElementType::Bf16 => Element::Bf16,
+        ElementType::F16 => Element::F16,
         ElementType::F32 | ElementType::I32 | ElementType::U32 | ElementType::Bool => Element::F32,
     };
-    let elements = [Element::Bf16, Element::Bf16, c];
+    let factor = if c == Element::F16 { c } else { Element::Bf16 };
+    let elements = [factor, factor, c];
     let columns = 64.min(1 << tensor.length.trailing_zeros());
     let shape = Shape { elements, ..plain(tensor.length as usize / columns, columns, 8) };
     Fused::new(&shape, ROW_MAJOR, biased, numbers).product

@@ -165,7 +165,7 @@ fn in_products_of_groups() {
         fault(0, "\"n\"(Left::TERMS_ARE_NEIGHBOURS ? 0 : 1)", "\"n\"(1)"),
         fault(0, "\"n\"(Right::TERMS_ARE_NEIGHBOURS ? 0 : 1)", "\"n\"(1)"),
         fault(0, "setp.ne.b32 adds, 1, 0", "setp.ne.b32 adds, 0, 0"),
-        fault(0, "line * ROW_BYTES + term * sizeof(bf16)", "line * ROW_BYTES + term"),
+        fault(0, "line * ROW_BYTES + term * sizeof(Half)", "line * ROW_BYTES + term"),
         fault(0, "threadIdx.x / 32 % 4 * 16", "threadIdx.x / 32 * 8"),
     ];
     catch_on(Architecture::Sm90a, &call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));

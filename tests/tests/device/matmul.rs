@@ -238,7 +238,7 @@ fn every_transpose_in_f32() {
 fn odd_sizes_batches_broken_contractions_and_every_type() {
     let Some(mut bench) = Bench::new(Architecture::Sm80) else { return };
     let mut numbers = Numbers(2);
-    let (f32, bf16) = (Element::F32, Element::Bf16);
+    let (f32, bf16, f16) = (Element::F32, Element::Bf16, Element::F16);
     let shapes = [
         plain(1, 1, 1),
         plain(1, 200, 17),
@@ -260,6 +260,8 @@ fn odd_sizes_batches_broken_contractions_and_every_type() {
             scale: 0.125,
             ..plain(31, 66, 18)
         },
+        Shape { elements: [f16, f32, f16], accumulation: Accumulation::Add, ..plain(31, 40, 33) },
+        Shape { elements: [bf16, f16, f32], scale: 0.125, ..plain(17, 31, 20) },
     ];
     for shape in shapes {
         let case = Case::random(&shape, &mut numbers);

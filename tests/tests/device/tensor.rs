@@ -1,6 +1,6 @@
 //! Layouts at random, and how far two results may be apart.
 
-use crate::support::{Numbers, Stored, rounding};
+use crate::support::{Numbers, Stored, least_rounding, rounding};
 use dtlc_kernels::signature::Element;
 
 /// Elements that nothing has written: NaN in both types, with bits that no kernel makes.
@@ -20,7 +20,8 @@ pub fn magnitudes(stored: &Stored, element: Element) -> Stored {
 pub fn difference(found: &Stored, expected: &Stored, bounds: &Stored) -> Option<String> {
     (0..expected.len()).find_map(|index| {
         let (found_value, expected_value) = (found.get(index), expected.get(index));
-        let bound = bounds.get(index) + 2.0 * rounding(found.element) * expected_value.abs();
+        let bound = bounds.get(index)
+            + 2.0 * (rounding(found.element) * expected_value.abs() + least_rounding(found.element));
         let is_near = (found_value - expected_value).abs() <= bound
             || found_value == expected_value
             || found_value.is_nan() && expected_value.is_nan();

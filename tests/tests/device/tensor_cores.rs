@@ -1,4 +1,4 @@
-//! Products of bf16 on the tensor cores, against the CPU's: every transpose, edge and tile size, wherever the operands begin.
+//! Products of bf16 and f16 on the tensor cores, against the CPU's: every transpose, edge and tile size, wherever the operands begin.
 
 use crate::bench::{Bench, Placing, compiled, without_alternatives};
 use crate::matmul::{Batch, Case, Innermost, OPERANDS, Shape, check, plain};
@@ -57,6 +57,34 @@ fn every_transpose(architecture: Architecture) {
             }
         }
     }
+}
+
+/// In f16 the same text names another type: every layout of the factors, with whole chunks and lines that start anywhere, outputs in f16 and f32,
+/// and sums in parts.
+#[test]
+fn products_of_f16() {
+    ARCHITECTURES.into_iter().for_each(of_f16);
+}
+
+fn of_f16(architecture: Architecture) {
+    let Some(mut bench) = Bench::new(architecture) else { return };
+    let mut numbers = Numbers(23);
+    let halves = [Element::F16; 3];
+    let wide_output = [Element::F16, Element::F16, Element::F32];
+    for a in OPERANDS {
+        for b in OPERANDS {
+            let (step, elements) = if a == b { (8, halves) } else { (1, wide_output) };
+            let k = if a == b { 75 } else { 40 };
+            let shape = Shape { elements, scale: -0.3, ..plain(70, 67, k) };
+            let case = Case::padded(&shape, [a, b, b], step, &mut numbers);
+            check(&shape, &case, &mut bench, Placing::Aligned);
+            if a == b && architecture == Architecture::Sm90a {
+                check_without_alternatives(&case, &mut bench);
+            }
+        }
+    }
+    let shape = Shape { elements: halves, accumulation: Accumulation::Add, ..plain(35, 33, 32 * 16 * 2 + 5) };
+    check(&shape, &Case::random(&shape, &mut numbers), &mut bench, Placing::Aligned);
 }
 
 /// Where an operand begins does not decide bits: what devices of 9.0 launch where it is between chunks gives the same as what they do elsewhere.
@@ -225,6 +253,7 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
             [Innermost::Others; 3],
             1,
         ),
+        (Shape { elements: [Element::F16; 3], ..wide.clone() }, ROW_MAJOR, 1),
         (wide, ROW_MAJOR, 1),
         (large, [Innermost::Lines, Innermost::Lines, Innermost::Others], 1),
     ];
@@ -232,6 +261,7 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
         let call = matmul(&Case::padded(&shape, innermost, step, &mut numbers).spec, None);
         let launches = call.expect("a valid descriptor").launches;
         let [launch, rest @ ..] = launches.as_slice() else { panic!("{shape:?}: no launch") };
+        let half = if shape.elements[0] == Element::F16 { "f16" } else { "bf16" };
         let alignments = alignments(launch);
         let is_copied = alignments[..2].contains(&true);
         let is_transposed = [innermost[0], innermost[1]].contains(&Innermost::Lines);
@@ -247,7 +277,7 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
             let is_group = architecture == Architecture::Sm90a;
             assert_eq!(ptx.contains("wgmma.mma_async.sync.aligned.m64n"), is_group, "{shape:?}");
             assert_ne!(
-                ptx.contains("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"),
+                ptx.contains(&format!("mma.sync.aligned.m16n8k16.row.col.f32.{half}.{half}.f32")),
                 is_group,
                 "{shape:?}"
             );

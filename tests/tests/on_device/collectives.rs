@@ -76,6 +76,7 @@ fn numbers(dtype: DType, count: u64, seed: u64) -> Vec<u8> {
     let of = |index| match dtype {
         DType::F32 => float(index).to_le_bytes().to_vec(),
         DType::Bf16 => float(index).to_le_bytes()[2..].to_vec(),
+        DType::F16 => half::f16::from_f32(float(index) * 1e-4).to_le_bytes().to_vec(),
         DType::I32 | DType::U32 => ((index + seed) as u32).wrapping_mul(2_654_435_761).to_le_bytes().to_vec(),
         DType::Bool => vec![(index + seed).is_multiple_of(3).into()],
     };
@@ -196,6 +197,7 @@ fn collectives_on_a_device_give_the_bits_of_the_cpu() {
             for reduction in [Reduction::Sum, Reduction::Max] {
                 cases.push((CollectiveKind::ReduceScatter(reduction), DType::F32));
                 cases.push((CollectiveKind::AllReduce(reduction), DType::Bf16));
+                cases.push((CollectiveKind::AllReduce(reduction), DType::F16));
                 cases.push((CollectiveKind::AllReduce(reduction), DType::I32));
             }
             for (kind, dtype) in cases {

@@ -1,13 +1,13 @@
 //! The golden examples on an emulated device, on one, two and four ranks, against numbers made by JAX and PyTorch in f64.
 //!
-//! An emulated step takes seconds, so gradients are under all of a few plans, and five steps of training under one. In bf16 the
+//! An emulated step takes seconds, so gradients are under all of a few plans, and five steps of training under one. In bf16 and f16 the
 //! first step is held to what rounding does to it.
 
 use crate::library::nvrtc;
 use crate::start::{on_device, truncating};
 use dtlc_tests::backend::on_cpu;
 use dtlc_tests::golden::{gradients_match, training_matches};
-use dtlc_tests::golden_bf16::Bounds;
+use dtlc_tests::golden_half::Bounds;
 
 /// On one, two and four ranks, with every kind of collective that the examples have.
 const PLANS: [&str; 3] = ["one", "tp2_sp", "zero3_dp4"];
@@ -43,7 +43,7 @@ fn gpt2_training_on_four_ranks_of_a_device() {
 /// In bf16 on a device and on the CPU; and what rounds wrongly is beyond its bounds.
 fn bf16_is_within_its_rounding(model: &str) {
     for plan in PLANS {
-        let bounds = Bounds::of(model, plan);
+        let bounds = Bounds::of(model, plan, "bf16");
         for on in [on_cpu, on_device] {
             let broken = bounds.broken(on);
             assert!(broken.is_empty(), "{model} under {plan}:\n{}", broken.join("\n"));
@@ -67,5 +67,16 @@ fn llama_gradients_in_bf16() {
 fn gpt2_gradients_in_bf16() {
     if nvrtc().is_some() {
         bf16_is_within_its_rounding("gpt2");
+    }
+}
+
+#[test]
+fn llama_gradients_in_f16() {
+    if nvrtc().is_some() {
+        let bounds = Bounds::of("llama", "tp2_sp", "f16");
+        for on in [on_cpu, on_device] {
+            let broken = bounds.broken(on);
+            assert!(broken.is_empty(), "{}", broken.join("\n"));
+        }
     }
 }

@@ -27,7 +27,7 @@ impl Assembler<'_> {
             let number = match element {
                 ElementType::I32 => number,
                 ElementType::U32 => builder.cast(ScalarType::U32, number),
-                ElementType::F32 | ElementType::Bf16 | ElementType::Bool => {
+                ElementType::F32 | ElementType::Bf16 | ElementType::F16 | ElementType::Bool => {
                     builder.cast(ScalarType::F32, number)
                 }
             };

@@ -17,6 +17,7 @@ pub(super) fn dtype(dtype: DType) -> target::DType {
     match dtype {
         DType::F32 => target::DType::F32,
         DType::Bf16 => target::DType::Bf16,
+        DType::F16 => target::DType::F16,
         DType::I32 => target::DType::I32,
         DType::U32 => target::DType::U32,
         DType::Bool => target::DType::Bool,
@@ -102,6 +103,7 @@ impl Assembler<'_> {
         match self.program.ty(value).dtype {
             DType::F32 => Ok(Element::F32),
             DType::Bf16 => Ok(Element::Bf16),
+            DType::F16 => Ok(Element::F16),
             DType::I32 | DType::U32 | DType::Bool => {
                 Err(self.unforeseen(inst, "an operand that is no float"))
             }

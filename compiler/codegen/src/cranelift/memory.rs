@@ -4,7 +4,7 @@ use super::address::Address;
 use super::emit::Emitter;
 use super::group::{Group, LANES};
 use crate::kir::{ElementType, Index, TensorId};
-use crate::math::{Lanes, to_bf16_bits};
+use crate::math::{Lanes, of_f16_bits, to_bf16_bits, to_f16_bits};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types};
 
@@ -64,7 +64,7 @@ impl Emitter<'_, '_> {
             ElementType::F32 | ElementType::I32 | ElementType::U32 => {
                 self.builder.ins().load(raw_vector(element), FLAGS, pointer, offset)
             }
-            ElementType::Bf16 => self.builder.ins().uload16x4(FLAGS, pointer, offset),
+            ElementType::Bf16 | ElementType::F16 => self.builder.ins().uload16x4(FLAGS, pointer, offset),
             ElementType::Bool => {
                 let word = self.builder.ins().load(types::I32, FLAGS, pointer, offset);
                 let bytes = self.builder.ins().scalar_to_vector(types::I32X4, word);
@@ -81,7 +81,7 @@ impl Emitter<'_, '_> {
         match element {
             ElementType::F32 => instructions.load(types::F32, FLAGS, pointer, offset),
             ElementType::I32 | ElementType::U32 => instructions.load(types::I32, FLAGS, pointer, offset),
-            ElementType::Bf16 => instructions.uload16(types::I32, FLAGS, pointer, offset),
+            ElementType::Bf16 | ElementType::F16 => instructions.uload16(types::I32, FLAGS, pointer, offset),
             ElementType::Bool => instructions.uload8(types::I32, FLAGS, pointer, offset),
         }
     }
@@ -92,7 +92,7 @@ impl Emitter<'_, '_> {
             ElementType::F32 | ElementType::I32 | ElementType::U32 => {
                 self.builder.ins().store(FLAGS, raw, pointer, offset);
             }
-            ElementType::Bf16 => {
+            ElementType::Bf16 | ElementType::F16 => {
                 let halves = self.builder.ins().unarrow(raw, raw);
                 let pairs = self.reinterpret(types::I64X2, halves);
                 let low = self.builder.ins().extractlane(pairs, 0);
@@ -123,7 +123,7 @@ impl Emitter<'_, '_> {
             ElementType::F32 | ElementType::I32 | ElementType::U32 => {
                 instructions.store(FLAGS, word, pointer, offset);
             }
-            ElementType::Bf16 => {
+            ElementType::Bf16 | ElementType::F16 => {
                 instructions.istore16(FLAGS, word, pointer, offset);
             }
             ElementType::Bool => {
@@ -157,6 +157,7 @@ impl Emitter<'_, '_> {
                 let bits = self.shift_left(raw, 16);
                 self.float_of(&bits)
             }
+            ElementType::F16 => of_f16_bits(self, raw),
             ElementType::Bool => {
                 let zero = self.bits(0);
                 self.integer_compare(IntCC::NotEqual, raw, &zero)
@@ -169,6 +170,7 @@ impl Emitter<'_, '_> {
         match element {
             ElementType::F32 | ElementType::I32 | ElementType::U32 => value.clone(),
             ElementType::Bf16 => to_bf16_bits(self, value),
+            ElementType::F16 => to_f16_bits(self, value),
             ElementType::Bool => {
                 let one = self.bits(1);
                 self.bits_and(value, &one)
@@ -180,6 +182,8 @@ impl Emitter<'_, '_> {
 fn raw_vector(element: ElementType) -> cranelift_codegen::ir::Type {
     match element {
         ElementType::F32 => types::F32X4,
-        ElementType::Bf16 | ElementType::I32 | ElementType::U32 | ElementType::Bool => types::I32X4,
+        ElementType::Bf16 | ElementType::F16 | ElementType::I32 | ElementType::U32 | ElementType::Bool => {
+            types::I32X4
+        }
     }
 }

@@ -88,6 +88,7 @@ impl Emitter<'_, '_> {
             UnaryOperator::Cos => math::cos(self, value),
             UnaryOperator::Floor => self.floor(value),
             UnaryOperator::RoundToBf16 => math::round_to_bf16(self, value),
+            UnaryOperator::RoundToF16 => math::round_to_f16(self, value),
         }
     }
 

@@ -62,7 +62,7 @@ fn elementwise_part(kernel: &Kernel, sums: TensorId) -> Option<Part<'_>> {
     let values = above.iter().flat_map(|level| &level.body);
     let mut values = values.filter(|statement| !matches!(statement, Statement::Loop(_)));
     let is_float = match kernel.tensors[sums].element {
-        ElementType::F32 | ElementType::Bf16 => true,
+        ElementType::F32 | ElementType::Bf16 | ElementType::F16 => true,
         ElementType::I32 | ElementType::U32 | ElementType::Bool => false,
     };
     let iterations: u64 = axes.iter().map(|(_, extent)| extent).product();

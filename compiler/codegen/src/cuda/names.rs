@@ -37,6 +37,7 @@ const TAKEN: &[&str] = &[
     "explicit",
     "export",
     "extern",
+    "f16",
     "false",
     "float",
     "for",

@@ -24,6 +24,7 @@ pub(super) fn element_name(element: ElementType) -> &'static str {
     match element {
         ElementType::F32 => "float",
         ElementType::Bf16 => "dtl::bf16",
+        ElementType::F16 => "dtl::f16",
         ElementType::I32 => "int",
         ElementType::U32 => "unsigned",
         ElementType::Bool => "unsigned char",
@@ -40,7 +41,7 @@ pub(super) fn pointer_name(tensor: &TensorParameter) -> String {
 pub(super) fn widened(element: ElementType, text: &str) -> String {
     match element {
         ElementType::F32 | ElementType::I32 | ElementType::U32 => text.to_owned(),
-        ElementType::Bf16 => format!("dtl::widen({text})"),
+        ElementType::Bf16 | ElementType::F16 => format!("dtl::widen({text})"),
         ElementType::Bool => format!("{text} != 0"),
     }
 }
@@ -50,6 +51,7 @@ pub(super) fn narrowed(element: ElementType, text: &str) -> String {
     match element {
         ElementType::F32 | ElementType::I32 | ElementType::U32 => text.to_owned(),
         ElementType::Bf16 => format!("dtl::narrow({text})"),
+        ElementType::F16 => format!("dtl::narrow_to_f16({text})"),
         ElementType::Bool => format!("static_cast<unsigned char>({text})"),
     }
 }
@@ -183,6 +185,7 @@ impl Emitter<'_> {
             UnaryOperator::Cos => self.call(Function::Cos, &value),
             UnaryOperator::Floor => format!("floorf({value})"),
             UnaryOperator::RoundToBf16 => format!("dtl::round_to_bf16({value})"),
+            UnaryOperator::RoundToF16 => format!("dtl::widen(dtl::narrow_to_f16({value}))"),
         }
     }
 

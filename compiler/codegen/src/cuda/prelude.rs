@@ -1,4 +1,4 @@
-//! What every emitted file opens with: our own bf16, 16-byte accesses, reductions over a warp or a block and random
+//! What every emitted file opens with: our own 16-bit floats, 16-byte accesses, reductions over a warp or a block and random
 //! bits, instead of NVIDIA's headers.
 
 use super::math::Function;
@@ -17,6 +17,23 @@ struct alignas(2) bf16 {
 
 DTL_INLINE float widen(bf16 x) {
     return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+}
+
+// IEEE 754 half precision.
+struct alignas(2) f16 {
+    unsigned short bits;
+};
+
+DTL_INLINE float widen(f16 x) {
+    float wide;
+    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(wide) : \"h\"(x.bits));
+    return wide;
+}
+
+DTL_INLINE f16 narrow_to_f16(float x) {
+    f16 nearest;
+    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(nearest.bits) : \"f\"(x));
+    return nearest;
 }
 
 ";

@@ -121,6 +121,8 @@ pub enum ElementType {
     F32,
     /// The upper half of an f32. Loads widen to f32; stores round to nearest, ties to even.
     Bf16,
+    /// IEEE 754 half precision, likewise.
+    F16,
     /// 32 bits, two's complement.
     I32,
     /// 32 bits, unsigned.
@@ -134,7 +136,7 @@ impl ElementType {
     pub fn bytes(self) -> u64 {
         match self {
             Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::Bf16 => 2,
+            Self::Bf16 | Self::F16 => 2,
             Self::Bool => 1,
         }
     }
@@ -142,7 +144,7 @@ impl ElementType {
     /// The type of a register that holds a loaded element.
     pub fn scalar(self) -> ScalarType {
         match self {
-            Self::F32 | Self::Bf16 => ScalarType::F32,
+            Self::F32 | Self::Bf16 | Self::F16 => ScalarType::F32,
             Self::I32 => ScalarType::I32,
             Self::U32 => ScalarType::U32,
             Self::Bool => ScalarType::Bool,

@@ -209,6 +209,8 @@ pub enum UnaryOperator {
     Floor,
     /// The nearest bf16 as an f32, ties to even.
     RoundToBf16,
+    /// The nearest f16 as an f32, ties to even.
+    RoundToF16,
 }
 
 impl UnaryOperator {
@@ -228,7 +230,8 @@ impl UnaryOperator {
             | Self::Sin
             | Self::Cos
             | Self::Floor
-            | Self::RoundToBf16 => argument == ScalarType::F32,
+            | Self::RoundToBf16
+            | Self::RoundToF16 => argument == ScalarType::F32,
         };
         defined.then_some(argument)
     }

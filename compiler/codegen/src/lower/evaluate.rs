@@ -325,7 +325,7 @@ impl<'a> Evaluator<'a> {
             Literal::Bool(truth) => f64::from(u8::from(truth)),
         };
         self.builder.constant(match (dtype, literal) {
-            (DType::F32 | DType::Bf16, _) => Constant::f32(number as f32),
+            (DType::F32 | DType::Bf16 | DType::F16, _) => Constant::f32(number as f32),
             (DType::I32, Literal::Int(number)) => Constant::I32(number as i32),
             (DType::U32, Literal::Int(number)) => Constant::U32(number as u32),
             (DType::I32, _) => Constant::I32(number as i32),
@@ -357,15 +357,20 @@ impl<'a> Evaluator<'a> {
                 let (from, to) =
                     (self.program.ty(inst.args[0]).dtype, self.program.ty(inst.results[0]).dtype);
                 let scalar = match to {
-                    DType::F32 | DType::Bf16 => ScalarType::F32,
+                    DType::F32 | DType::Bf16 | DType::F16 => ScalarType::F32,
                     DType::I32 => ScalarType::I32,
                     DType::U32 => ScalarType::U32,
                     DType::Bool => ScalarType::Bool,
                 };
                 let same = builder.scalar(args[0]) == scalar;
                 let number = if same { args[0] } else { builder.cast(scalar, args[0]) };
-                let rounds = to == DType::Bf16 && from != DType::Bf16;
-                return Ok(if rounds { builder.unary(UnaryOperator::RoundToBf16, number) } else { number });
+                let rounding = match to {
+                    DType::Bf16 => Some(UnaryOperator::RoundToBf16),
+                    DType::F16 => Some(UnaryOperator::RoundToF16),
+                    DType::F32 | DType::I32 | DType::U32 | DType::Bool => None,
+                };
+                let rounding = rounding.filter(|_| from != to);
+                return Ok(rounding.map_or(number, |rounding| builder.unary(rounding, number)));
             }
             ScalarOp::Select => return Ok(builder.select(args[0], args[1], args[2])),
             ScalarOp::Add

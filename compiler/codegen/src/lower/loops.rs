@@ -63,6 +63,7 @@ pub(crate) fn element(dtype: DType) -> ElementType {
     match dtype {
         DType::F32 => ElementType::F32,
         DType::Bf16 => ElementType::Bf16,
+        DType::F16 => ElementType::F16,
         DType::I32 => ElementType::I32,
         DType::U32 => ElementType::U32,
         DType::Bool => ElementType::Bool,
@@ -406,7 +407,7 @@ fn bind(over: &LoopDim, indices: &Indices, index: Index) -> Indices {
 
 fn scalar(dtype: DType) -> Result<ScalarType, LowerError> {
     match dtype {
-        DType::F32 | DType::Bf16 => Ok(ScalarType::F32),
+        DType::F32 | DType::Bf16 | DType::F16 => Ok(ScalarType::F32),
         DType::I32 => Ok(ScalarType::I32),
         DType::U32 => Ok(ScalarType::U32),
         DType::Bool => unforeseen("a reduction of truth values"),

@@ -29,7 +29,9 @@ mod trigonometric;
 pub use exponential::{exp, log, sigmoid, tanh};
 pub use host::Host;
 pub use power::power;
-pub use special::{erf, reciprocal_sqrt, round_to_bf16, to_bf16_bits};
+pub use special::{
+    erf, of_f16_bits, reciprocal_sqrt, round_to_bf16, round_to_f16, to_bf16_bits, to_f16_bits,
+};
 pub use trigonometric::{cos, sin};
 
 /// Basic operations on vectors of 32-bit lanes, in terms of which the functions are written.

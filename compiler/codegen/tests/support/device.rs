@@ -155,7 +155,7 @@ impl Bench {
 pub fn bytes(buffer: &Buffer) -> Vec<u8> {
     match buffer {
         Buffer::F32(data) => data.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        Buffer::Bf16(data) => data.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        Buffer::Bf16(data) | Buffer::F16(data) => data.iter().flat_map(|value| value.to_le_bytes()).collect(),
         Buffer::I32(data) => data.iter().flat_map(|value| value.to_le_bytes()).collect(),
         Buffer::U32(data) => data.iter().flat_map(|value| value.to_le_bytes()).collect(),
         Buffer::Bool(data) => data.clone(),
@@ -165,11 +165,11 @@ pub fn bytes(buffer: &Buffer) -> Vec<u8> {
 /// A buffer like `model` with these bytes.
 pub fn of_bytes(model: &Buffer, bytes: &[u8]) -> Buffer {
     let words = bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]);
+    let halves = bytes.chunks_exact(2).map(|half| u16::from_le_bytes([half[0], half[1]]));
     match model {
         Buffer::F32(_) => Buffer::F32(words.map(f32::from_le_bytes).collect()),
-        Buffer::Bf16(_) => {
-            Buffer::Bf16(bytes.chunks_exact(2).map(|half| u16::from_le_bytes([half[0], half[1]])).collect())
-        }
+        Buffer::Bf16(_) => Buffer::Bf16(halves.collect()),
+        Buffer::F16(_) => Buffer::F16(halves.collect()),
         Buffer::I32(_) => Buffer::I32(words.map(i32::from_le_bytes).collect()),
         Buffer::U32(_) => Buffer::U32(words.map(u32::from_le_bytes).collect()),
         Buffer::Bool(_) => Buffer::Bool(bytes.to_vec()),

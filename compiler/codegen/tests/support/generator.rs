@@ -4,11 +4,18 @@ use dtlc_codegen::kir::{
     Access, AxisId, AxisKind, BinaryOperator, Buffer, Combination, Comparison, Constant, Draw, ElementType,
     Index, IntegerId, Kernel, KernelBuilder, Operation, Register, ScalarType, TensorId, UnaryOperator,
 };
+use dtlc_codegen::math::{self, Host};
 
 const SCALARS: [ScalarType; 4] = [ScalarType::F32, ScalarType::I32, ScalarType::U32, ScalarType::Bool];
-const ELEMENTS: [ElementType; 5] =
-    [ElementType::F32, ElementType::Bf16, ElementType::I32, ElementType::U32, ElementType::Bool];
-const OF_FLOATS: [UnaryOperator; 13] = [
+const ELEMENTS: [ElementType; 6] = [
+    ElementType::F32,
+    ElementType::Bf16,
+    ElementType::F16,
+    ElementType::I32,
+    ElementType::U32,
+    ElementType::Bool,
+];
+const OF_FLOATS: [UnaryOperator; 14] = [
     UnaryOperator::Negate,
     UnaryOperator::Absolute,
     UnaryOperator::Exp,
@@ -22,6 +29,7 @@ const OF_FLOATS: [UnaryOperator; 13] = [
     UnaryOperator::Cos,
     UnaryOperator::Floor,
     UnaryOperator::RoundToBf16,
+    UnaryOperator::RoundToF16,
 ];
 const OPERATORS: [BinaryOperator; 11] = [
     BinaryOperator::Add,
@@ -79,12 +87,18 @@ pub fn inputs(kernel: &Kernel, seed: u32) -> Vec<Buffer> {
             ElementType::Bf16 => {
                 Buffer::Bf16(count.map(|n| (float(word() ^ n as u32).to_bits() >> 16) as u16).collect())
             }
+            ElementType::F16 => Buffer::F16(count.map(|n| f16_bits(float(word() ^ n as u32))).collect()),
             ElementType::I32 => Buffer::I32(count.map(|_| word().cast_signed()).collect()),
             ElementType::U32 => Buffer::U32(count.map(|_| word()).collect()),
             ElementType::Bool => Buffer::Bool(count.map(|_| (word() & 3) as u8).collect()),
         }
     };
     tensors.map(buffer).collect()
+}
+
+/// The nearest f16, by its bits.
+pub fn f16_bits(number: f32) -> u16 {
+    math::to_f16_bits(&mut Host { is_fused: true }, &number) as u16
 }
 
 /// Turns a list of choices into a kernel; a shorter list gives a smaller one.
@@ -348,8 +362,9 @@ impl Generator {
         for _ in 0..1 + self.choose(3) {
             let value = self.pick(known);
             let scalar = self.builder.scalar(value);
-            let element = match (scalar, self.choose(2)) {
+            let element = match (scalar, self.choose(3)) {
                 (ScalarType::F32, 1) => ElementType::Bf16,
+                (ScalarType::F32, 2) => ElementType::F16,
                 (scalar, _) => element_of(scalar),
             };
             let (index, length) = self.place(shape);

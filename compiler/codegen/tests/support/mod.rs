@@ -47,7 +47,7 @@ impl Loaded {
 pub fn pointer(buffer: &mut Buffer) -> *mut u8 {
     match buffer {
         Buffer::F32(data) => data.as_mut_ptr().cast(),
-        Buffer::Bf16(data) => data.as_mut_ptr().cast(),
+        Buffer::Bf16(data) | Buffer::F16(data) => data.as_mut_ptr().cast(),
         Buffer::I32(data) => data.as_mut_ptr().cast(),
         Buffer::U32(data) => data.as_mut_ptr().cast(),
         Buffer::Bool(data) => data.as_mut_ptr().cast(),
@@ -126,6 +126,16 @@ pub fn difference(found: &[Buffer], expected: &[Buffer], tolerance: f64) -> Opti
                     let [found, expected] =
                         [found[element], expected[element]].map(|bits| f32::from_bits(u32::from(bits) << 16));
                     let tolerance = if tolerance == 0.0 { 0.0 } else { tolerance + 0.0079 };
+                    (near(found, expected, tolerance), found.to_string(), expected.to_string())
+                }
+                (Buffer::F16(found), Buffer::F16(expected)) => {
+                    let [found, expected] = [found[element], expected[element]].map(|bits| {
+                        dtlc_codegen::math::of_f16_bits(
+                            &mut dtlc_codegen::math::Host { is_fused: true },
+                            &u32::from(bits),
+                        )
+                    });
+                    let tolerance = if tolerance == 0.0 { 0.0 } else { tolerance + 1.0 / 1024.0 };
                     (near(found, expected, tolerance), found.to_string(), expected.to_string())
                 }
                 (Buffer::I32(found), Buffer::I32(expected)) => same(found[element], expected[element]),

@@ -60,7 +60,7 @@ pub fn inputs(
             if marked { u32::MAX } else { (f64::from(*number) * bound as f64) as u32 }
         };
         let tensor = match input.layout.dtype {
-            DType::F32 | DType::Bf16 => {
+            DType::F32 | DType::Bf16 | DType::F16 => {
                 let centred: Vec<f32> = drawn.iter().map(|number| 2.0 * number - 1.0).collect();
                 HostTensor::from_f32(&shape, &centred)
             }

@@ -103,7 +103,7 @@ impl<'a> Interpreted<'a> {
 fn tensor(program: &Program, value: Value, host: &HostTensor) -> Result<Tensor, Failure> {
     let ty = program.ty(value);
     let numbers: Vec<f64> = match ty.dtype {
-        DType::F32 | DType::Bf16 => host.to_f32().into_iter().map(f64::from).collect(),
+        DType::F32 | DType::Bf16 | DType::F16 => host.to_f32().into_iter().map(f64::from).collect(),
         DType::U32 => words(host).map(|word| f64::from(u32::from_le_bytes(word))).collect(),
         DType::I32 => words(host).map(|word| f64::from(i32::from_le_bytes(word))).collect(),
         DType::Bool => host.bytes.iter().map(|&byte| f64::from(byte)).collect(),

@@ -39,7 +39,7 @@ pub enum Rounding {
     /// The result of each instruction is rounded to its element type.
     Storage,
     /// The same, up or down by chance, which this seeds, and what an operation computes in f32 on its way, such as each
-    /// sum so far, likewise; where a kernel may round a factor of bf16 elements to bf16, to that. What a few of these
+    /// sum so far, likewise; where a kernel may round a factor of halves to their type, to that. What a few of these
     /// differ by says how much rounding can change a program's results, in whatever order it adds (Parker, "Monte Carlo Arithmetic", 1997).
     Chance(u64),
     /// Floats stay f64, but each number becomes one beside it, or stays, by chance: how much f64's own rounding can change

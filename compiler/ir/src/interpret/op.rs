@@ -35,7 +35,7 @@ impl Site<'_> {
     /// has in f32 to theirs.
     pub(super) fn factor(&self, value: f64, dtype: DType) -> f64 {
         match dtype {
-            DType::Bf16 => self.rounded_within(value, dtype),
+            DType::Bf16 | DType::F16 => self.rounded_within(value, dtype),
             DType::F32 | DType::I32 | DType::U32 | DType::Bool => value,
         }
     }

@@ -75,6 +75,7 @@ pub fn stored(value: f64, dtype: DType) -> f64 {
     match dtype {
         DType::F32 => f64::from(value as f32),
         DType::Bf16 => f64::from(to_bf16(value as f32)),
+        DType::F16 => to_f16(f64::from(value as f32)),
         DType::I32 | DType::U32 | DType::Bool => value,
     }
 }
@@ -82,19 +83,19 @@ pub fn stored(value: f64, dtype: DType) -> f64 {
 /// A float as its type holds it, rounded up or down by chance, either the likelier the nearer it is; equal numbers
 /// alike. A number of another type stays.
 pub(super) fn stored_by_chance(value: f64, dtype: DType, seed: u64) -> f64 {
-    let digits = match dtype {
-        DType::F32 => 23,
-        DType::Bf16 => 7,
-        DType::I32 | DType::U32 | DType::Bool => return value,
-    };
+    let Some(format) = dtype.float_format() else { return value };
     if value == 0.0 || !value.is_finite() {
         return value;
     }
+    if value.abs() > format.largest {
+        return stored(value, dtype);
+    }
+    let (digits, least) = (format.fraction_bits, format.least_exponent);
     // Below the least normal number the type has fewer digits.
     let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
-    let dropped = (52 - digits + (-126 - exponent).max(0)).min(62) as u32;
+    let dropped = (52 - digits + (least - exponent).max(0)).min(62) as u32;
     if dropped > 52 {
-        let step = f64::from(-126 - digits).exp2();
+        let step = f64::from(least - digits).exp2();
         let below = (value / step).trunc() * step;
         let up = unit(value.to_bits(), seed) < ((value - below) / step).abs();
         return if up { below + step.copysign(value) } else { below };
@@ -138,6 +139,16 @@ fn to_bf16(value: f32) -> f32 {
     f32::from_bits(rounded & 0xffff_0000)
 }
 
+/// The nearest f16, ties to even: a whole number of steps of its exponent, which is at least that of subnormals.
+fn to_f16(value: f64) -> f64 {
+    if value.abs() >= 65_520.0 {
+        return f64::INFINITY.copysign(value);
+    }
+    let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    let step = f64::from(exponent.max(-14) - 10).exp2();
+    (value / step).round_ties_even() * step
+}
+
 /// Integer arithmetic, before it wraps; none if `op` needs none of its own. Pads may hold what is far from any integer.
 fn integer(op: ScalarOp, a: f64, b: f64) -> Option<i128> {
     let (a, b) = (a as i128, b as i128);
@@ -168,7 +179,7 @@ fn wrap(value: i128, dtype: DType) -> f64 {
 fn cast(value: f64, from: DType, to: DType) -> f64 {
     match (from.is_float(), to) {
         (_, DType::Bool) => truth(value != 0.0),
-        (_, DType::F32 | DType::Bf16) => value,
+        (_, DType::F32 | DType::Bf16 | DType::F16) => value,
         (true, DType::I32) => f64::from(value as i32),
         (true, DType::U32) => f64::from(value as u32),
         (false, DType::I32 | DType::U32) => wrap(value as i128, to),
@@ -235,5 +246,34 @@ mod tests {
         assert_eq!(stored(1.0 + 1.0 / 256.0, DType::Bf16), 1.0);
         assert_eq!(stored(1.0 + 3.0 / 256.0, DType::Bf16), 1.0 + 4.0 / 256.0);
         assert_eq!(stored(0.1, DType::F32), f64::from(0.1_f32));
+        let unit = f64::exp2(-10.0);
+        let cases = [
+            (1.0 + unit / 2.0, 1.0),
+            (1.0 + 1.5 * unit, 1.0 + 2.0 * unit),
+            (65_519.0, 65_504.0),
+            (65_520.0, f64::INFINITY),
+            (-1e9, f64::NEG_INFINITY),
+            (f64::exp2(-25.0), 0.0),
+            (1.5 * f64::exp2(-24.0), 2.0 * f64::exp2(-24.0)),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(stored(value, DType::F16), expected, "{value}");
+        }
+        assert_eq!(stored(-f64::exp2(-26.0), DType::F16).to_bits(), (-0.0f64).to_bits());
+        assert!(stored(f64::NAN, DType::F16).is_nan());
+    }
+
+    #[test]
+    fn every_f16_is_stored_as_it_is() {
+        for bits in 0..0x7c00u16 {
+            // A number as its definition has it.
+            let (exponent, fraction) = (i32::from(bits >> 10), f64::from(bits & 0x3ff) / 1024.0);
+            let value = match exponent {
+                0 => fraction * f64::exp2(-14.0),
+                _ => (1.0 + fraction) * f64::from(exponent - 15).exp2(),
+            };
+            assert_eq!(stored(value, DType::F16), value);
+            assert_eq!(stored_by_chance(-value, DType::F16, u64::from(bits)), -value);
+        }
     }
 }

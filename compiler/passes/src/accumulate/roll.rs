@@ -317,7 +317,7 @@ fn completion(facts: &Facts, value: Value) -> Complete {
 fn running_type(program: &Program, value: Value) -> Type {
     let info = &program.values[value];
     match (info.role, info.ty.dtype) {
-        (Role::Activation | Role::Parameter | Role::Optimizer, DType::Bf16) => {
+        (Role::Activation | Role::Parameter | Role::Optimizer, DType::Bf16 | DType::F16) => {
             Type { dtype: DType::F32, ..info.ty.clone() }
         }
         _ => info.ty.clone(),

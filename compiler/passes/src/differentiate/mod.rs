@@ -177,7 +177,7 @@ fn sum_to(builder: &mut Builder, value: Value, ty: &Type) -> Value {
 /// The element type of a sum of `terms` where `wanted` is: sums are computed in f32, and kept so if that helps.
 fn sum_dtype(terms: DType, wanted: DType) -> DType {
     match (terms, wanted) {
-        (DType::Bf16, DType::F32) => DType::F32,
+        (DType::Bf16 | DType::F16, DType::F32) => DType::F32,
         (terms, _) => terms,
     }
 }

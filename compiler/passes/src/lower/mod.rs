@@ -69,6 +69,7 @@ pub fn dtype(element: Element, float: DType) -> DType {
         Element::Float => float,
         Element::F32 => DType::F32,
         Element::Bf16 => DType::Bf16,
+        Element::F16 => DType::F16,
         Element::I32 => DType::I32,
         Element::U32 => DType::U32,
         Element::Bool => DType::Bool,

@@ -332,10 +332,10 @@ impl Lowerer<'_> {
     }
 }
 
-/// A sum, just appended, as `dtype`: one of bf16 can be left in f32, in which it is computed.
+/// A sum, just appended, as `dtype`: one of halves can be left in f32, in which it is computed.
 fn summed(builder: &mut Builder, sum: Value, dtype: DType) -> Value {
     let ty = &mut builder.program.values[sum].ty;
-    if ty.dtype == DType::Bf16 && dtype == DType::F32 {
+    if ty.dtype.is_half() && dtype == DType::F32 {
         ty.dtype = dtype;
     }
     builder.cast(sum, dtype)
@@ -384,7 +384,7 @@ pub(crate) fn elementwise(
 /// The widest element type among the arguments.
 fn joined(builder: &Builder, args: &[Value]) -> DType {
     let has = |dtype: DType| args.iter().any(|&arg| builder.ty(arg).dtype == dtype);
-    let order = [DType::F32, DType::Bf16, DType::U32, DType::I32];
+    let order = [DType::F32, DType::Bf16, DType::F16, DType::U32, DType::I32];
     order.into_iter().find(|&dtype| has(dtype)).unwrap_or(DType::Bool)
 }
 

@@ -71,7 +71,7 @@ impl Realiser<'_> {
         if self.is_padded(inst.args[0], dim) {
             let nowhere = match self.program.ty(inst.args[1]).dtype {
                 DType::U32 => i64::from(u32::MAX),
-                DType::F32 | DType::Bf16 | DType::I32 | DType::Bool => -1,
+                DType::F32 | DType::Bf16 | DType::F16 | DType::I32 | DType::Bool => -1,
             };
             inst.args[1] = self.mask(inst.args[1], Bound::Element(dim), Literal::Int(nowhere), inst);
         }
@@ -117,8 +117,8 @@ enum Bound {
 /// What changes nothing.
 fn identity(reduce: ReduceOp, dtype: DType) -> Literal {
     match (reduce, dtype) {
-        (ReduceOp::Sum, DType::F32 | DType::Bf16) => Literal::Float(0.0),
-        (ReduceOp::Max, DType::F32 | DType::Bf16) => Literal::Float(f64::NEG_INFINITY),
+        (ReduceOp::Sum, DType::F32 | DType::Bf16 | DType::F16) => Literal::Float(0.0),
+        (ReduceOp::Max, DType::F32 | DType::Bf16 | DType::F16) => Literal::Float(f64::NEG_INFINITY),
         (ReduceOp::Max, DType::I32) => Literal::Int(i64::from(i32::MIN)),
         (ReduceOp::Sum, DType::I32 | DType::U32) | (ReduceOp::Max, DType::U32) => Literal::Int(0),
         (ReduceOp::Sum | ReduceOp::Max, DType::Bool) => Literal::Bool(false),

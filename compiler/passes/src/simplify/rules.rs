@@ -106,7 +106,7 @@ fn fold(rewriter: &mut Rewriter, op: ScalarOp, args: &[Value], ty: &Type) -> Opt
     let value = evaluate(op, from, ty.dtype, numbers);
     let literal = match ty.dtype {
         DType::F32 => Literal::Float(value),
-        DType::Bf16 => Literal::Float(stored(value, DType::Bf16)),
+        DType::Bf16 | DType::F16 => Literal::Float(stored(value, ty.dtype)),
         DType::I32 | DType::U32 => Literal::Int(value as i64),
         DType::Bool => Literal::Bool(value != 0.0),
     };

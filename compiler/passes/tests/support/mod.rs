@@ -146,7 +146,7 @@ pub fn arguments(program: &Program, low: f64, high: f64) -> Vec<Tensor> {
         let step = program.inputs.iter().any(|input| input.value == param && input.name == "step");
         Tensor::from_fn(shape.collect::<Vec<_>>(), |_| match ty.dtype {
             _ if step => 7.0,
-            DType::F32 | DType::Bf16 => numbers.next(low, high),
+            DType::F32 | DType::Bf16 | DType::F16 => numbers.next(low, high),
             DType::I32 | DType::U32 => numbers.next(0.0, 3.0).floor(),
             DType::Bool => numbers.next(0.0, 2.0).floor(),
         })

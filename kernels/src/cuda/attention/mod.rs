@@ -1,6 +1,6 @@
 //! Flash attention forward and backward: the launches, and where heads lie in each tensor.
 //!
-//! In bf16, of heads of up to 256 features, products run on the tensor cores, on those of sm_90a four warps together (`wgmma`), on all
+//! In 16 bits, of heads of up to 256 features, products run on the tensor cores, on those of sm_90a four warps together (`wgmma`), on all
 //! others each for itself (`mma`), with the same tiles and launches; all else on the ordinary ones. Where tensor maps describe what is read by
 //! tiles, a launch for devices of 9.0 alone stands beside that, whose tiles arrive in bulk (TMA).
 
@@ -17,7 +17,7 @@ use crate::signature::{AttentionBackwardSpec, AttentionSpec, Causality, HeadStri
 const ROWS: usize = 64;
 /// Threads of such a block.
 const THREADS: u32 = 256;
-/// Elements of bf16 that are copied at once.
+/// Elements of 16 bits that are copied at once.
 const CHUNK: usize = 8;
 /// Threads that share a query in `attention_delta.cu`.
 const WARP: u64 = 32;
@@ -91,7 +91,7 @@ impl Tensor {
         )
     }
 
-    /// Whether, in bf16, each position starts at a multiple of 16 bytes if the tensor does so itself.
+    /// Whether, in 16 bits, each position starts at a multiple of 16 bytes if the tensor does so itself.
     fn is_aligned(&self, spec: &AttentionSpec) -> bool {
         let HeadStrides { batch, sequence, kv_head, group } = self.strides;
         let loops =
@@ -157,6 +157,7 @@ impl<'a> Attention<'a> {
         let window = spec.window.filter(|&window| window < LONGEST_WINDOW);
         let source = Source::new()
             .alias("Element", stored(spec.element))
+            .half(spec.element)
             .constant("int", "KV_HEADS", spec.kv_heads)
             .constant("int", "GROUP", spec.group)
             .constant("int", "Q_LEN", spec.q_len)

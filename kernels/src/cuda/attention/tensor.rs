@@ -22,10 +22,10 @@ const BULK_ROOM: usize = 224 << 10;
 /// More steps under way than this hide nothing more.
 const MOST_STAGES: usize = 4;
 
-/// Whether the tensor cores compute it: bf16 of heads that fit into registers.
+/// Whether the tensor cores compute it: floats of 16 bits of heads that fit into registers.
 pub(super) fn is_for_tensor_cores(spec: &AttentionSpec) -> bool {
     let fits = |features: usize| (1..=WIDEST).contains(&features);
-    spec.element == Element::Bf16 && fits(spec.head_dim) && fits(spec.value_dim)
+    spec.element != Element::F32 && fits(spec.head_dim) && fits(spec.value_dim)
 }
 
 /// How tiles get to shared memory, and for whom.

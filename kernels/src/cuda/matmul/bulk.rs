@@ -33,6 +33,7 @@ pub(super) fn launch(
     let stages = (STAGE_ROOM / stage_bytes).min(MOST_STAGES);
     let source = tiles
         .describe(product, sums, BULK_TERMS)
+        .half(product.spec.a)
         .constant("int", "WARP_COLUMNS", warp_columns)
         .constant("int", "STAGES", stages)
         .constant("int", "STEPS_OF_PART", (steps_of_part * TENSOR_TERMS).div_ceil(BULK_TERMS))

@@ -1,6 +1,6 @@
 //! Matrix products: which kernel, with which tiles.
 //!
-//! Products of two bf16 factors run on the tensor cores, all others on the ordinary ones. On those of sm_90a four warps multiply together
+//! Products of two factors of one type of 16 bits run on the tensor cores, all others on the ordinary ones. On those of sm_90a four warps multiply together
 //! (`wgmma`), on all others each for itself (`mma`); tiles and launches are the same. Where tensor maps describe both factors, a launch for devices
 //! of 9.0 alone stands beside that, whose tiles arrive in bulk (TMA). Where there are few tiles and many terms
 //! several blocks share a tile: each makes a part of its sums, which a second launch adds up in their order. The longer of the output's unit strides
@@ -76,10 +76,11 @@ pub fn matmul(spec: &MatmulSpec, epilogue: Option<&Epilogue>) -> Result<DeviceCa
     }
     require(spec.k() <= i32::MAX as usize / 2, "a matmul of more terms than an index holds")?;
     match (spec.a, spec.b) {
-        (Element::Bf16, Element::Bf16) => on_tensor_cores(&product),
-        (Element::F32, Element::F32 | Element::Bf16) | (Element::Bf16, Element::F32) => {
-            on_ordinary_cores(&product).map(DeviceCall::of)
-        }
+        (Element::Bf16, Element::Bf16) | (Element::F16, Element::F16) => on_tensor_cores(&product),
+        (Element::F32, _)
+        | (_, Element::F32)
+        | (Element::Bf16, Element::F16)
+        | (Element::F16, Element::Bf16) => on_ordinary_cores(&product).map(DeviceCall::of),
     }
 }
 
@@ -155,6 +156,7 @@ impl TensorTiles {
     ) -> Result<DeviceLaunch, InvalidSpec> {
         let source = self
             .describe(product, sums, TENSOR_TERMS)
+            .half(product.spec.a)
             .constant("int", "WARP_COLUMNS", self.warp_columns)
             .constant("int", "STAGES", self.stages)
             .constant("int", "STEPS_OF_PART", steps_of_part)

@@ -51,6 +51,7 @@ pub(super) const NAMES: &[&str] = &[
     "float",
     "f32",
     "bf16",
+    "f16",
     "i32",
     "u32",
     "bool",

@@ -141,7 +141,7 @@ impl Resolver<'_> {
             self.diagnostics.push(
                 Diagnostic::error(Code::InvalidSetting, "sums are taken in f32")
                     .label(setting.value.span, "not f32")
-                    .why("a sum of many numbers in 8 bits loses the small ones")
+                    .why("a sum of many numbers in 16 bits loses the small ones")
                     .note("what travels has the format of its value: `compute` for activations, `grads` for gradients")
                     .hint("reduce f32"),
             );
@@ -157,12 +157,13 @@ impl Resolver<'_> {
         match name {
             "f32" => Some(Element::F32),
             "bf16" => Some(Element::Bf16),
+            "f16" => Some(Element::F16),
             _ => {
-                let later = matches!(name, "f16" | "fp16" | "fp8" | "f8" | "e4m3" | "e5m2");
+                let later = matches!(name, "fp8" | "f8" | "e4m3" | "e5m2");
                 let code = if later { Code::NotSupported } else { Code::InvalidSetting };
                 let mut diagnostic = Diagnostic::error(code, "not a number format of this version")
-                    .label(value.span, "expected `f32` or `bf16`");
-                if let Some(near) = did_you_mean(name, ["f32", "bf16"]) {
+                    .label(value.span, "expected `f32`, `bf16` or `f16`");
+                if let Some(near) = did_you_mean(name, ["f32", "bf16", "f16"]) {
                     diagnostic = diagnostic.hint_edit(near, value.span, near);
                 }
                 self.diagnostics.push(diagnostic);

@@ -243,7 +243,8 @@ fn word_function(operator: UnaryOperator, word: u32) -> u32 {
         | UnaryOperator::Sin
         | UnaryOperator::Cos
         | UnaryOperator::Floor
-        | UnaryOperator::RoundToBf16 => {
+        | UnaryOperator::RoundToBf16
+        | UnaryOperator::RoundToF16 => {
             unreachable!("bug in dtlc: {operator:?} of an integer passed the validator")
         }
     }
@@ -264,6 +265,7 @@ fn target_function(operator: UnaryOperator, host: &mut Host, value: f32) -> f32 
         UnaryOperator::Cos => math::cos(host, &value),
         UnaryOperator::Floor => value.floor(),
         UnaryOperator::RoundToBf16 => math::round_to_bf16(host, &value),
+        UnaryOperator::RoundToF16 => math::round_to_f16(host, &value),
     }
 }
 
@@ -284,6 +286,9 @@ fn exact_function(operator: UnaryOperator, value: f64) -> f64 {
         UnaryOperator::Erf => f64::from(math::erf(&mut Host { is_fused: false }, &(value as f32))),
         UnaryOperator::RoundToBf16 => {
             f64::from(math::round_to_bf16(&mut Host { is_fused: false }, &(value as f32)))
+        }
+        UnaryOperator::RoundToF16 => {
+            f64::from(math::round_to_f16(&mut Host { is_fused: false }, &(value as f32)))
         }
     }
 }

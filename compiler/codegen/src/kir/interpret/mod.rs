@@ -31,6 +31,8 @@ pub enum Buffer {
     F32(Vec<f32>),
     /// Of [`ElementType::Bf16`], by their bits.
     Bf16(Vec<u16>),
+    /// Of [`ElementType::F16`], by their bits.
+    F16(Vec<u16>),
     /// Of [`ElementType::I32`].
     I32(Vec<i32>),
     /// Of [`ElementType::U32`].
@@ -186,6 +188,10 @@ impl Interpreter<'_> {
                 let bits = u32::from(data[place]) << 16;
                 Ok(Value::Float(f64::from(f32::from_bits(bits))))
             }
+            (Buffer::F16(data), ElementType::F16) => {
+                let mut host = Host { is_fused: false };
+                Ok(Value::Float(f64::from(math::of_f16_bits(&mut host, &u32::from(data[place])))))
+            }
             (Buffer::I32(data), ElementType::I32) => Ok(Value::Signed(data[place])),
             (Buffer::U32(data), ElementType::U32) => Ok(Value::Unsigned(data[place])),
             (Buffer::Bool(data), ElementType::Bool) => Ok(Value::Truth(data[place] != 0)),
@@ -202,6 +208,10 @@ impl Interpreter<'_> {
                 let mut host = Host { is_fused: false };
                 data[place] = math::to_bf16_bits(&mut host, &(value.float() as f32)) as u16;
             }
+            (Buffer::F16(data), ElementType::F16) => {
+                let mut host = Host { is_fused: false };
+                data[place] = math::to_f16_bits(&mut host, &(value.float() as f32)) as u16;
+            }
             (Buffer::I32(data), ElementType::I32) => data[place] = value.word().cast_signed(),
             (Buffer::U32(data), ElementType::U32) => data[place] = value.word(),
             (Buffer::Bool(data), ElementType::Bool) => data[place] = u8::from(value.truth()),
@@ -216,7 +226,7 @@ impl Buffer {
     pub fn len(&self) -> usize {
         match self {
             Self::F32(data) => data.len(),
-            Self::Bf16(data) => data.len(),
+            Self::Bf16(data) | Self::F16(data) => data.len(),
             Self::I32(data) => data.len(),
             Self::U32(data) => data.len(),
             Self::Bool(data) => data.len(),

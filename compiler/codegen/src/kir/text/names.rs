@@ -34,7 +34,7 @@ macro_rules! named {
 }
 
 named! {
-    ElementType { F32 = "f32", Bf16 = "bf16", I32 = "i32", U32 = "u32", Bool = "bool" }
+    ElementType { F32 = "f32", Bf16 = "bf16", F16 = "f16", I32 = "i32", U32 = "u32", Bool = "bool" }
     ScalarType { F32 = "f32", I32 = "i32", U32 = "u32", Bool = "bool" }
     Access { Read = "read", Write = "write", ReadWrite = "read_write" }
     AxisKind { Serial = "serial", Vector = "vector" }
@@ -55,6 +55,7 @@ named! {
         Cos = "cos",
         Floor = "floor",
         RoundToBf16 = "round_to_bf16",
+        RoundToF16 = "round_to_f16",
     }
     BinaryOperator {
         Add = "add",

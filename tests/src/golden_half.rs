@@ -1,7 +1,7 @@
-//! The golden examples in bf16: how far a first step may be from the reference's f64 numbers, by what its own arithmetic rounds.
+//! The golden examples in bf16 and f16: how far a first step may be from the reference's f64 numbers, by what its own arithmetic rounds.
 //!
 //! A bound is the sum of two distances, each a tensor's Euclidean one. The first is from the reference to the same program in f64
-//! from the same weights in bf16: what rounding the weights alone does. The second is from there to that program with every
+//! from the same weights in 16 bits: what rounding the weights alone does. The second is from there to that program with every
 //! result, and every sum on its way, rounded to its type, up or down by chance (Parker, "Monte Carlo Arithmetic", 1997): the
 //! largest of a few samples. The interpreter computes both, rank by rank under the same plan, so they have the roundings that a
 //! plan adds. To the nearest, as backends round, an error has half the variance that it has by chance.
@@ -18,18 +18,21 @@ use indexmap::IndexMap;
 
 /// Samples of rounding by chance.
 const SAMPLES: u64 = 3;
-/// What is put into each plan.
-const PRECISION: &str = "precision { compute bf16, params bf16, grads bf16, master f32, reduce f32 }";
+/// What is put into each plan, for a format.
+fn precision(format: &str) -> String {
+    format!("precision {{ compute {format}, params {format}, grads {format}, master f32, reduce f32 }}")
+}
 
 /// Loss and gradients by the reference's names.
 type Results = IndexMap<String, Vec<f64>>;
 
-/// Compiles an example with its plans in bf16.
-fn compiled(model: &str, plan: &str) -> Compilation {
+/// Compiles an example with its plans in a format.
+fn compiled(model: &str, plan: &str, format: &str) -> Compilation {
+    let precision = precision(format);
     let path = file(model);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let text = text.replace("  optimizer adamw", &format!("  {PRECISION}\n  optimizer adamw"));
-    assert!(text.contains(PRECISION), "{path} has no optimizer");
+    let text = text.replace("  optimizer adamw", &format!("  {precision}\n  optimizer adamw"));
+    assert!(text.contains(&precision), "{path} has no optimizer");
     compile_text(&path, text.as_bytes(), plan, Mode::Gradients)
 }
 
@@ -43,13 +46,13 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Those of `examples/golden/MODEL.dtl` with its plan in bf16.
+    /// Those of `examples/golden/MODEL.dtl` with its plan in `bf16` or `f16`.
     ///
     /// # Panics
     /// Where it does not compile, or can't be interpreted.
-    pub fn of(model: &str, plan: &str) -> Bounds {
+    pub fn of(model: &str, plan: &str, format: &str) -> Bounds {
         let golden = Golden::open(model);
-        let compilation = compiled(model, plan);
+        let compilation = compiled(model, plan, format);
         let made = compilation.assembled.expect("the last stage");
         let planned = compilation.scheduled.expect("a stage before it").planned;
         let session = start(made.clone(), plan, &golden, on_cpu);
