@@ -137,12 +137,14 @@ pub struct Precision {
     pub grads: Element,
     /// The optimizer's copy of parameters; the same as `params` means there is none.
     pub master: Element,
+    /// What the loss is multiplied by before it is differentiated, and gradients are divided by before they are used: a power of two.
+    pub loss_scale: u64,
 }
 
 impl Default for Precision {
     fn default() -> Precision {
         let f32 = Element::F32;
-        Precision { compute: f32, params: f32, grads: f32, master: f32 }
+        Precision { compute: f32, params: f32, grads: f32, master: f32, loss_scale: 1 }
     }
 }
 

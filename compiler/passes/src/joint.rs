@@ -37,7 +37,7 @@ pub fn joint(lowered: &mut Lowered, plan: Option<&Plan>, mode: Mode) -> Result<(
     } else {
         let precision = plan.map_or_else(Precision::default, |plan| plan.precision);
         simplify(program, Gradients::ToCome);
-        differentiate(program, dtype(precision.grads, DType::F32))?;
+        differentiate(program, dtype(precision.grads, DType::F32), precision.loss_scale)?;
         simplify(program, Gradients::Taken);
     }
     if mode == Mode::Train {

@@ -11,7 +11,7 @@ use support::{Sketch, arguments, difference, output, sum};
 fn both(forward: &Program, micro: Dim) -> [Program; 2] {
     let mut whole = forward.clone();
     simplify(&mut whole, Gradients::ToCome);
-    differentiate(&mut whole, DType::F32).expect("it can be differentiated");
+    differentiate(&mut whole, DType::F32, 1).expect("it can be differentiated");
     simplify(&mut whole, Gradients::Taken);
     let mut rolled = whole.clone();
     accumulate(&mut rolled, micro).expect("it is a sum over micro-batches");
@@ -58,7 +58,7 @@ fn a_language_model() {
 /// The loss depends on all of the fixture, so that comparing its gradients means something.
 fn compare_gradients_exist(forward: &Program) {
     let mut joint = forward.clone();
-    differentiate(&mut joint, DType::F32).expect("it can be differentiated");
+    differentiate(&mut joint, DType::F32, 1).expect("it can be differentiated");
     let arguments = arguments(&joint, -0.8, 0.8);
     for state in &joint.states {
         let gradient = output(&joint, &arguments, &format!("grad.{}", state.path));
@@ -102,7 +102,7 @@ fn a_loss_without_gradients() {
 #[test]
 fn a_statistic_of_all_micro_batches_is_refused() {
     let (mut forward, micro) = llama(Extra::BatchStatistic);
-    differentiate(&mut forward, DType::F32).expect("it can be differentiated");
+    differentiate(&mut forward, DType::F32, 1).expect("it can be differentiated");
     let error = accumulate(&mut forward, micro).expect_err("it is no sum over micro-batches");
     assert_eq!(error.kind, PassErrorKind::NotASum);
 }

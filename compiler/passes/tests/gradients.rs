@@ -2,7 +2,7 @@
 
 mod support;
 
-use dtlc_ir::interpret::Tensor;
+use dtlc_ir::interpret::{Options, Rounding, Tensor, interpret};
 use dtlc_ir::{Attention, Builder, DType, Op, Program, ReduceOp, ScalarOp, Type, Value};
 use dtlc_passes::{Gradients, differentiate, simplify};
 use support::{Sketch, arguments, difference, output, scan, sum};
@@ -13,10 +13,10 @@ const STEP: f64 = 1e-5;
 fn check(program: &Program, low: f64, high: f64) {
     let arguments = arguments(program, low, high);
     let mut joint = program.clone();
-    differentiate(&mut joint, DType::F32).expect("it can be differentiated");
+    differentiate(&mut joint, DType::F32, 1).expect("it can be differentiated");
     let mut simple = program.clone();
     simplify(&mut simple, Gradients::ToCome);
-    differentiate(&mut simple, DType::F32).expect("it can be differentiated");
+    differentiate(&mut simple, DType::F32, 1).expect("it can be differentiated");
     simplify(&mut simple, Gradients::Taken);
     for (index, state) in program.states.iter().enumerate() {
         let name = format!("grad.{}", state.path);
@@ -105,7 +105,7 @@ fn a_maximum_shares_its_gradient_at_ties() {
     let loss = sketch.build(|builder| builder.reduce(ReduceOp::Max, x, &[a]));
     let mut program = sketch.finish([("loss", loss)]);
     let arguments = [Tensor::from_fn([(a, 4)], |index| [1.0, 3.0, 3.0, 2.0][index])];
-    differentiate(&mut program, DType::F32).expect("it can be differentiated");
+    differentiate(&mut program, DType::F32, 1).expect("it can be differentiated");
     assert_eq!(output(&program, &arguments, "grad.x"), [0.0, 0.5, 0.5, 0.0]);
 }
 
@@ -230,7 +230,7 @@ fn an_unused_parameter_has_a_gradient_of_zeros() {
     let (x, unused) = (sketch.weight("x", &[d]), sketch.weight("unused", &[d]));
     let loss = sketch.build(|builder| sum(builder, x));
     let mut program = sketch.finish([("loss", loss)]);
-    differentiate(&mut program, DType::F32).expect("it can be differentiated");
+    differentiate(&mut program, DType::F32, 1).expect("it can be differentiated");
     let arguments = arguments(&program, 0.0, 1.0);
     assert_eq!(output(&program, &arguments, "grad.unused"), [0.0; 3]);
     assert_eq!(program.ty(unused).dims[..], [d]);
@@ -248,10 +248,40 @@ fn a_parameter_in_low_precision_has_its_gradient_in_the_plans() {
         sum(builder, product)
     });
     let mut program = sketch.finish([("loss", loss)]);
-    differentiate(&mut program, DType::F32).expect("it can be differentiated");
+    differentiate(&mut program, DType::F32, 1).expect("it can be differentiated");
     let gradient = program.outputs[1].value;
     assert_eq!(program.ty(gradient), &Type::new(DType::F32, [d, f]));
     assert_eq!(program.values[gradient].gradient_of, Some(w));
     assert_eq!(program.values[gradient].role, dtlc_ir::Role::Gradient);
     dtlc_ir::verify::structure(&program).expect("it is well formed");
+}
+
+/// Gradients of 2^-26 times a sum, whose cotangents no f16 is near: they are lost, unless the loss is scaled.
+#[test]
+fn a_scaled_loss_keeps_gradients_that_f16_would_lose() {
+    let gradient = |loss_scale: u64, rounding: Rounding| {
+        let mut sketch = Sketch::new();
+        let [b, d, f] = sketch.dims([("B", 2), ("D", 3), ("F", 4)]);
+        let x = sketch.input("x", DType::F16, &[b, d]);
+        let w = sketch.parameter("w", Type::new(DType::F16, [d, f]));
+        let loss = sketch.build(|builder| {
+            let product = builder.dot(x, w, &[d]);
+            let product = builder.cast(product, DType::F32);
+            let product = builder.scale(product, f64::exp2(-26.0));
+            sum(builder, product)
+        });
+        let mut program = sketch.finish([("loss", loss)]);
+        differentiate(&mut program, DType::F16, loss_scale).expect("it can be differentiated");
+        dtlc_ir::verify::structure(&program).expect("it is well formed");
+        let mut arguments = arguments(&program, 0.25, 1.0);
+        let halves = arguments.iter_mut().flat_map(|argument| &mut argument.data);
+        halves.for_each(|number| *number = (*number * 64.0).round() / 64.0);
+        let outcome = interpret(&program, &arguments, &Options { rounding, ..Options::default() });
+        outcome.expect("it can be interpreted").output(&program, "grad.w").expect("it is there").data.clone()
+    };
+    let exact = gradient(1, Rounding::None);
+    assert!(exact.iter().all(|number| *number > f64::exp2(-28.0)));
+    assert_eq!(gradient(1024, Rounding::None), exact);
+    assert_eq!(gradient(1024, Rounding::Storage), exact);
+    assert_eq!(gradient(1, Rounding::Storage), vec![0.0; exact.len()]);
 }

@@ -103,7 +103,7 @@ fn the_gradients_of_slices_are_laid_end_to_end() {
         builder.mul(sum, last)
     });
     let mut program = sketch.weighted_loss(result);
-    differentiate(&mut program, DType::F32).expect("it can be differentiated");
+    differentiate(&mut program, DType::F32, 1).expect("it can be differentiated");
     let mut after = program.clone();
     simplify(&mut after, Gradients::Taken);
     let arguments = arguments(&program, -1.0, 1.0);
@@ -166,7 +166,7 @@ fn gradients_are_stopped_until_they_are_taken() {
     let stops = |program: &Program| count(&program.main, &|op| *op == Op::StopGradient);
     simplify(&mut program, Gradients::ToCome);
     assert_eq!(stops(&program), 1);
-    differentiate(&mut program, DType::F32).expect("it can be differentiated");
+    differentiate(&mut program, DType::F32, 1).expect("it can be differentiated");
     simplify(&mut program, Gradients::Taken);
     assert_eq!(stops(&program), 0);
     let arguments = arguments(&program, 0.5, 1.5);

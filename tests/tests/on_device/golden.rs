@@ -40,13 +40,14 @@ fn gpt2_training_on_four_ranks_of_a_device() {
     }
 }
 
-/// In bf16 on a device and on the CPU; and what rounds wrongly is beyond its bounds.
-fn bf16_is_within_its_rounding(model: &str) {
+/// In 16 bits on a device and on the CPU, of both formats; and what rounds wrongly is beyond its bounds.
+fn halves_are_within_their_rounding(model: &str) {
     for plan in PLANS {
-        let bounds = Bounds::of(model, plan, "bf16");
+        let format = if plan == "tp2_sp" { "f16" } else { "bf16" };
+        let bounds = Bounds::of(model, plan, format);
         for on in [on_cpu, on_device] {
             let broken = bounds.broken(on);
-            assert!(broken.is_empty(), "{model} under {plan}:\n{}", broken.join("\n"));
+            assert!(broken.is_empty(), "{model} under {plan} in {format}:\n{}", broken.join("\n"));
         }
         if (model, plan) == ("llama", "one") {
             let broken = bounds.broken(truncating);
@@ -57,26 +58,15 @@ fn bf16_is_within_its_rounding(model: &str) {
 }
 
 #[test]
-fn llama_gradients_in_bf16() {
+fn llama_gradients_in_16_bits() {
     if nvrtc().is_some() {
-        bf16_is_within_its_rounding("llama");
+        halves_are_within_their_rounding("llama");
     }
 }
 
 #[test]
-fn gpt2_gradients_in_bf16() {
+fn gpt2_gradients_in_16_bits() {
     if nvrtc().is_some() {
-        bf16_is_within_its_rounding("gpt2");
-    }
-}
-
-#[test]
-fn llama_gradients_in_f16() {
-    if nvrtc().is_some() {
-        let bounds = Bounds::of("llama", "tp2_sp", "f16");
-        for on in [on_cpu, on_device] {
-            let broken = bounds.broken(on);
-            assert!(broken.is_empty(), "{}", broken.join("\n"));
-        }
+        halves_are_within_their_rounding("gpt2");
     }
 }

@@ -23,23 +23,42 @@ use dtlc_ir::{Builder, DType, Inst, Op, Output, Phase, Program, ReduceOp, Role, 
 /// Adds the backward pass and an output `grad.PATH` of element type `gradients` for each parameter, in the
 /// order of the states. A parameter that the loss does not depend on has a gradient of zeros.
 ///
+/// What is differentiated is `loss_scale`, a power of two, times the loss, so that no small gradient is lost to a format with few
+/// exponents; where a parameter's gradient is finished, summed over micro-batches and ranks, it is divided by that, in f32, which is its
+/// output's type then (Micikevicius et al., "Mixed Precision Training", 2018).
+///
 /// # Errors
 /// There is no output `loss`, or a parameter flows through an operation that has no gradient.
-pub fn differentiate(program: &mut Program, gradients: DType) -> Result<(), PassError> {
+pub fn differentiate(program: &mut Program, gradients: DType, loss_scale: u64) -> Result<(), PassError> {
     let loss = program.outputs.iter().find(|output| output.name == "loss");
     let loss = loss.ok_or_else(|| PassError::bug("a program without a loss"))?.value;
     let mut tape = Tape { active: activity::active(program), cotangents: SecondaryMap::new(), gradients };
     let mut forward = std::mem::take(&mut program.main.insts);
     let mut builder = Builder::new(program, Phase::Backward);
-    let one = builder.fill(1.0, &builder.ty(loss).clone());
-    tape.add(&mut builder, loss, one);
+    let seed = builder.fill(loss_scale as f64, &builder.ty(loss).clone());
+    tape.add(&mut builder, loss, seed);
     tape.reverse(&mut builder, &mut forward)?;
-    let outputs = tape.outputs(&mut builder);
+    let mut outputs = tape.outputs(&mut builder);
     forward.append(&mut builder.region.insts);
+    if loss_scale != 1 {
+        let mut builder = Builder::new(program, Phase::Update);
+        unscale(&mut builder, &mut outputs, loss_scale);
+        forward.append(&mut builder.region.insts);
+    }
     program.main.insts = forward;
     program.outputs.extend(outputs);
     seal(program);
     Ok(())
+}
+
+/// Divides gradients by what the loss was multiplied by. As part of the update, that waits until they are complete.
+fn unscale(builder: &mut Builder, gradients: &mut [Output], loss_scale: u64) {
+    builder.role = Role::Gradient;
+    for output in gradients {
+        builder.origin = builder.program.values[output.value].origin;
+        let wide = builder.cast(output.value, DType::F32);
+        output.value = builder.scale(wide, 1.0 / loss_scale as f64);
+    }
 }
 
 /// The cotangents found so far.

@@ -18,7 +18,7 @@ use dtlc_passes::{Gradients, differentiate, simplify};
 /// A program in text, differentiated.
 pub fn joint(source: &str) -> Program {
     let mut program = text::parse(source).unwrap_or_else(|error| panic!("{error:?}"));
-    differentiate(&mut program, DType::F32).unwrap_or_else(|error| panic!("{error:?}"));
+    differentiate(&mut program, DType::F32, 1).unwrap_or_else(|error| panic!("{error:?}"));
     simplify(&mut program, Gradients::Taken);
     program
 }

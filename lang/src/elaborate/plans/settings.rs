@@ -116,10 +116,14 @@ impl Resolver<'_> {
     }
 
     pub(super) fn precision(&mut self, item: &SettingsItem) -> Precision {
-        self.check_names(&item.settings, &["compute", "params", "grads", "master", "reduce"]);
+        self.check_names(&item.settings, &["compute", "params", "grads", "master", "reduce", "loss_scale"]);
         let mut precision = Precision::default();
         let mut master = None;
         for setting in &item.settings {
+            if setting.name.name == "loss_scale" {
+                precision.loss_scale = self.loss_scale(setting);
+                continue;
+            }
             let Some(element) = self.float_format(&setting.value) else { continue };
             match setting.name.name.as_str() {
                 "compute" => precision.compute = element,
@@ -133,6 +137,22 @@ impl Resolver<'_> {
         }
         precision.master = master.unwrap_or(precision.params);
         precision
+    }
+
+    /// A power of two, so that to multiply and to divide by it rounds nothing.
+    fn loss_scale(&mut self, setting: &Setting) -> u64 {
+        match setting.value.kind {
+            PlanValueKind::Integer(scale) if scale.is_power_of_two() => return scale,
+            PlanValueKind::Error => return 1,
+            _ => {}
+        }
+        self.diagnostics.push(
+            Diagnostic::error(Code::InvalidSetting, "a loss is scaled by a power of two")
+                .label(setting.value.span, "not a power of two from 1 on")
+                .why("numbers are multiplied and divided by it without rounding")
+                .hint("loss_scale 1024"),
+        );
+        1
     }
 
     /// What sums are taken in is no choice: `reduce` says so where a plan wants it written.
