@@ -129,6 +129,22 @@ fn weights_go_round_under_every_sharding_and_naming() {
 }
 
 #[test]
+fn halves_are_in_files_as_they_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tensors = [(DType::F16, "F16"), (DType::Bf16, "BF16")].map(|(dtype, name)| {
+        let bytes = [0u16, 1, 0x8001, 0x3c00, 0x7bff, 0x7c00].iter().flat_map(|bits| bits.to_le_bytes());
+        (name, HostTensor { dtype, shape: vec![2, 3], bytes: bytes.collect() })
+    });
+    let path = file(folder.path(), "halves", &tensors);
+    let text = String::from_utf8_lossy(&std::fs::read(&path).expect("the file")).into_owned();
+    let read = read_all(&path).expect("it reads back");
+    for (name, tensor) in tensors {
+        assert_eq!(read[name], tensor);
+        assert!(text.contains(&format!("\"dtype\":\"{name}\"")), "{text}");
+    }
+}
+
+#[test]
 fn a_stack_may_be_spread_over_files_but_no_name_twice() {
     let folder = tempfile::tempdir().expect("a folder");
     let (first, second) = (numbers(&[4, 6], 0.1), numbers(&[4, 6], -0.2));

@@ -47,8 +47,8 @@ impl Swizzle {
     }
 }
 
-/// A tensor of 16-bit floats (bf16) in device memory, and the boxes that are copied. Dimensions are in the order of memory: the first has
-/// neighbours.
+/// A tensor of 16-bit floats in device memory, and the boxes that are copied. They may be bf16 or f16: their bits are moved, and outside are
+/// zeros. Dimensions are in the order of memory: the first has neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorMap {
     /// Its first element.

@@ -28,6 +28,7 @@ impl Gpu {
         let made = unsafe {
             cuTensorMapEncodeTiled(
                 &raw mut encoded,
+                // Or another float of 16 bits: copies move bytes, and outside are zeros.
                 CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                 map.sizes.len() as u32,
                 std::ptr::without_provenance_mut(map.base.0 as usize),

@@ -59,9 +59,10 @@ pub fn programs() -> Vec<Vec<u8>> {
 /// Small safetensors files of all types.
 pub fn tensor_files() -> Vec<Vec<u8>> {
     let bytes: Vec<u8> = (0..48).collect();
-    let types = [Dtype::F32, Dtype::BF16, Dtype::I64, Dtype::U8, Dtype::BOOL, Dtype::F64, Dtype::U16];
+    let types =
+        [Dtype::F32, Dtype::BF16, Dtype::F16, Dtype::I64, Dtype::U8, Dtype::BOOL, Dtype::F64, Dtype::U16];
     let mut found = Vec::new();
-    for count in 0..types.len() {
+    for count in 0..=types.len() {
         let views = types.iter().take(count).enumerate().map(|(index, &dtype)| {
             let width = dtype.bitsize() / 8;
             let view = TensorView::new(dtype, vec![2, 3], &bytes[..6 * width]).expect("the bytes fit");

@@ -8,7 +8,7 @@ use crate::random::rng::Rng;
 pub const MOST_BYTES: usize = 1 << 14;
 
 /// Words of the languages, and texts that have a meaning of their own to a lexer, a parser or arithmetic.
-const WORDS: [&str; 81] = [
+const WORDS: [&str; 82] = [
     "model",
     "plan",
     "layer",
@@ -41,6 +41,7 @@ const WORDS: [&str; 81] = [
     "as",
     "at",
     "bf16",
+    "f16",
     "f32",
     "u32",
     "i32",

@@ -270,3 +270,32 @@ fn weights_that_are_converted_move_as_those_that_are_not() {
         dtlc.expect(0, &["verify", "mixed.dtl", "-p", "mixed"]);
     }
 }
+
+/// Gradients move and rest in the plan's format, and are divided behind that.
+#[test]
+fn a_scaled_loss_moves_and_stores_no_more() {
+    let dtlc = Dtlc::new();
+    let model = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    let model = model.split("plan one").next().expect("a model");
+    let plan = |name: &str, scale: &str| {
+        format!(
+            "plan {name} for Tiny {{\n  mesh {{ dp: 2 }}\n  step data: acts B -> dp\n  step zero(2): over dp\n  \
+             batch {{ seq 8, global 8, micro 2 }}\n  \
+             precision {{ compute f16, params f16, grads f16, master f32{scale} }}\n  \
+             optimizer adamw {{ lr 1e-2, clip 1.0 }}\n}}\n"
+        )
+    };
+    dtlc.write("scaled.dtl", format!("{model}{}{}", plan("plain", ""), plan("scaled", ", loss_scale 1024")));
+    let [plain, scaled] = ["plain", "scaled"].map(|name| {
+        let figures = dtlc.json(&["explain", "scaled.dtl", "-p", name]);
+        let calls = figures["collectives"].as_array().expect("a list").iter();
+        let what = |call: &serde_json::Value| {
+            ["phase", "kind", "scope", "per_step", "bytes"].map(|key| call[key].to_string())
+        };
+        let memory =
+            ["params", "grads", "optimizer", "activations"].map(|key| figures["memory"][key].to_string());
+        (calls.map(what).collect::<Vec<_>>(), memory)
+    });
+    assert_eq!(plain, scaled);
+    dtlc.expect(0, &["verify", "scaled.dtl", "-p", "scaled"]);
+}
