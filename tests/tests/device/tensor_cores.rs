@@ -261,11 +261,15 @@ fn products_on_tensor_cores_compile_for_every_architecture() {
         let call = matmul(&Case::padded(&shape, innermost, step, &mut numbers).spec, None);
         let launches = call.expect("a valid descriptor").launches;
         let [launch, rest @ ..] = launches.as_slice() else { panic!("{shape:?}: no launch") };
-        let half = if shape.elements[0] == Element::F16 { "f16" } else { "bf16" };
+        // The text of f16 is that of bf16 but for a name.
+        let (half, architectures) = match shape.elements[0] {
+            Element::F16 => ("f16", &ARCHITECTURES[..]),
+            Element::Bf16 | Element::F32 => ("bf16", &Architecture::ALL[..]),
+        };
         let alignments = alignments(launch);
         let is_copied = alignments[..2].contains(&true);
         let is_transposed = [innermost[0], innermost[1]].contains(&Innermost::Lines);
-        for architecture in Architecture::ALL {
+        for &architecture in architectures {
             let binary = compiled(launch, architecture);
             println!(
                 "{} for {}: {} registers",
