@@ -143,6 +143,7 @@ fn attention_seconds(shape: &Shape) -> (f64, f64) {
         v: key,
         o: query,
         lse: HeadStrides::dense(length, kv_heads, group, 1),
+        documents: None,
         element,
         causality,
         window: None,
@@ -168,6 +169,8 @@ fn attention_seconds(shape: &Shape) -> (f64, f64) {
         v: v.pointer(),
         o: o.pointer(),
         lse: lse.pointer().cast(),
+        q_documents: std::ptr::null(),
+        k_documents: std::ptr::null(),
         q_offset: 0,
         k_offset: 0,
     };
@@ -181,6 +184,8 @@ fn attention_seconds(shape: &Shape) -> (f64, f64) {
         q_gradient: q_gradient.pointer(),
         k_gradient: k_gradient.pointer(),
         v_gradient: v_gradient.pointer(),
+        q_documents: std::ptr::null(),
+        k_documents: std::ptr::null(),
         q_offset: 0,
         k_offset: 0,
     };

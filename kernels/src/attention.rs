@@ -2,10 +2,11 @@
 //!
 //! After Dao et al., "FlashAttention" (2022) and "FlashAttention-2" (2023). Scores of a block lie key by key
 //! with the queries along vector lanes, so that the softmax over keys needs no operation across lanes. Blocks
-//! with no visible pair of query and key are skipped. Owns pointers and the division among threads; the block
+//! with no visible pair of query and key are skipped, also where they have no document in common. Owns pointers and the division among threads; the block
 //! arithmetic is in `forward` and `backward`.
 
 mod backward;
+mod documents;
 mod forward;
 pub(crate) mod layout;
 mod matrix;
@@ -29,6 +30,10 @@ pub struct ForwardTensors {
     pub o: *mut u8,
     /// Log-sum-exp of each query's scores.
     pub lse: *mut f32,
+    /// Numbers of the queries' documents; not read where the descriptor has none.
+    pub q_documents: *const u32,
+    /// Numbers of the keys' documents; not read where the descriptor has none.
+    pub k_documents: *const u32,
     /// Global coordinate of the first query.
     pub q_offset: i64,
     /// Global coordinate of the first key.
@@ -56,6 +61,10 @@ pub struct BackwardTensors {
     pub k_gradient: *mut u8,
     /// Gradient of the values, replaced.
     pub v_gradient: *mut u8,
+    /// Numbers of the queries' documents; not read where the descriptor has none.
+    pub q_documents: *const u32,
+    /// Numbers of the keys' documents; not read where the descriptor has none.
+    pub k_documents: *const u32,
     /// Global coordinate of the first query.
     pub q_offset: i64,
     /// Global coordinate of the first key.
@@ -127,6 +136,11 @@ pub unsafe fn attention_backward_with(
         // SAFETY: the key-value head is the spec's.
         unsafe { call.kv_head(unit / spec.forward.kv_heads, unit % spec.forward.kv_heads) };
     }
+}
+
+/// Where the numbers of documents lie, if there are any.
+fn numbers(spec: &AttentionSpec, q: *const u32, k: *const u32) -> Option<documents::Numbers> {
+    spec.documents.map(|strides| documents::Numbers { strides, q, k })
 }
 
 /// The query head at a flat index.

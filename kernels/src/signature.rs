@@ -13,7 +13,7 @@ use std::{error::Error, fmt, ops::Range};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use attention::Head;
-pub use attention::{AttentionBackwardSpec, AttentionSpec, Causality, HeadStrides};
+pub use attention::{AttentionBackwardSpec, AttentionSpec, Causality, Documents, HeadStrides};
 pub use embedding::{ScatterAddSpec, TakeSpec};
 pub use matmul::{BatchLoop, ContractionDim, ContractionLoop, MatmulSpec};
 pub(crate) use matmul::{Orientation, Share};

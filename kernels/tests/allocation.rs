@@ -101,6 +101,7 @@ fn attention_does_not(element: Element) {
         v: HeadStrides { group: 0, ..strides },
         o: strides,
         lse,
+        documents: None,
         element,
         causality: Causality::Causal,
         window: Some(150),
@@ -122,7 +123,17 @@ fn attention_does_not(element: Element) {
     let scratch = scratch.pointer();
     let inputs = (q.pointer(), k.pointer(), v.pointer());
     let (o, lse) = (o.pointer_mut(), lse.as_mut_ptr());
-    let tensors = ForwardTensors { q: inputs.0, k: inputs.1, v: inputs.2, o, lse, q_offset: 0, k_offset: 0 };
+    let tensors = ForwardTensors {
+        q: inputs.0,
+        k: inputs.1,
+        v: inputs.2,
+        o,
+        lse,
+        q_documents: std::ptr::null(),
+        k_documents: std::ptr::null(),
+        q_offset: 0,
+        k_offset: 0,
+    };
     // SAFETY: the buffers have the sizes that the spec states.
     without_allocating("attention", || unsafe { attention(&spec.forward, &tensors, scratch, Part::WHOLE) });
     let tensors = BackwardTensors {
@@ -135,6 +146,8 @@ fn attention_does_not(element: Element) {
         q_gradient: q_gradient.pointer_mut(),
         k_gradient: k_gradient.pointer_mut(),
         v_gradient: v_gradient.pointer_mut(),
+        q_documents: std::ptr::null(),
+        k_documents: std::ptr::null(),
         q_offset: 0,
         k_offset: 0,
     };

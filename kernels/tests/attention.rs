@@ -10,7 +10,7 @@ use dtlc_kernels::{
 };
 use support::{
     Numbers, Stored,
-    attention::{Case, Shape, at},
+    attention::{Case, Packing, Shape, at},
     formula::Precision,
 };
 
@@ -27,6 +27,7 @@ const PLAIN: Shape = Shape {
     causality: Causality::Causal,
     window: None,
     softcap: None,
+    packing: Packing::Whole,
     element: Element::F32,
 };
 
@@ -58,6 +59,7 @@ fn small_cases_of_every_kind() {
             causality: numbers.pick(&[Causality::Causal, Causality::Bidirectional]),
             window: numbers.pick(&[None, None, Some(1), Some(4), Some(11), Some(u64::MAX)]),
             softcap: numbers.pick(&[None, None, Some(0.7), Some(30.0)]),
+            packing: Packing::Whole,
             element: numbers.pick(&[Element::F32, Element::Bf16, Element::F16]),
         };
         check(&Case::random(shape, &mut numbers));
@@ -80,6 +82,59 @@ fn lengths_past_one_block() {
         ] {
             check(&Case::random(shape, &mut numbers));
         }
+    }
+}
+
+#[test]
+fn documents_of_every_kind() {
+    let mut numbers = Numbers(6);
+    for _ in 0..150 {
+        let shape = Shape {
+            batch: numbers.pick(&[1, 2]),
+            kv_heads: numbers.pick(&[1, 2, 3]),
+            group: numbers.pick(&[1, 2]),
+            q_len: numbers.pick(&[1, 5, 17, 33]),
+            k_len: numbers.pick(&[1, 7, 16, 40]),
+            head_dim: numbers.pick(&[1, 7, 16]),
+            value_dim: numbers.pick(&[1, 5, 8]),
+            q_offset: numbers.pick(&[0, 0, 8, -6]),
+            k_offset: numbers.pick(&[0, 0, 4]),
+            causality: numbers.pick(&[Causality::Causal, Causality::Bidirectional]),
+            window: numbers.pick(&[None, None, Some(4)]),
+            softcap: numbers.pick(&[None, None, Some(0.7)]),
+            packing: numbers.pick(&[Packing::Runs(1), Packing::Runs(9), Packing::Mixed(3), Packing::One]),
+            element: numbers.pick(&[Element::F32, Element::Bf16]),
+        };
+        check(&Case::random(shape, &mut numbers));
+    }
+}
+
+/// Blocks of keys without a document of the queries' are left out, wherever they are.
+#[test]
+fn documents_of_whole_blocks() {
+    let mut numbers = Numbers(7);
+    for element in [Element::F32, Element::Bf16] {
+        let long = Shape { q_len: 390, k_len: 390, head_dim: 8, value_dim: 8, element, ..PLAIN };
+        for shape in [
+            Shape { packing: Packing::Runs(200), group: 2, ..long },
+            Shape { packing: Packing::Runs(300), causality: Causality::Bidirectional, ..long },
+            Shape { packing: Packing::Runs(40), window: Some(70), kv_heads: 2, ..long },
+            Shape { packing: Packing::Mixed(2), q_offset: 150, q_len: 140, ..long },
+        ] {
+            check(&Case::random(shape, &mut numbers));
+        }
+    }
+}
+
+/// What one document gives is what there is without documents, to the bit.
+#[test]
+fn one_document_changes_nothing() {
+    for (seed, causality) in [(8, Causality::Causal), (9, Causality::Bidirectional)] {
+        let shape = Shape { q_len: 150, k_len: 150, head_dim: 5, value_dim: 6, group: 2, causality, ..PLAIN };
+        let mut case = Case::random(Shape { packing: Packing::One, ..shape }, &mut Numbers(seed));
+        let packed = case.run(Isa::detect(), 1);
+        case.spec.forward.documents = None;
+        assert!(case.run(Isa::detect(), 1) == packed);
     }
 }
 
@@ -116,8 +171,12 @@ fn a_query_that_sees_nothing_gives_zeros() {
 fn gradients_are_finite_differences() {
     let mut numbers = Numbers(5);
     let shape = Shape { group: 2, q_len: 6, k_len: 7, head_dim: 3, value_dim: 2, q_offset: 2, ..PLAIN };
-    for (window, softcap) in [(None, None), (Some(4), Some(1.5))] {
-        let mut case = Case::random(Shape { batch: 2, kv_heads: 2, window, softcap, ..shape }, &mut numbers);
+    let packed = Packing::Mixed(2);
+    for (window, softcap, packing) in
+        [(None, None, Packing::Whole), (Some(4), Some(1.5), Packing::Whole), (None, Some(1.5), packed)]
+    {
+        let shape = Shape { batch: 2, kv_heads: 2, window, softcap, packing, ..shape };
+        let mut case = Case::random(shape, &mut numbers);
         let outputs = case.run(Isa::detect(), 1);
         let (forward, spec) = (case.spec.forward.clone(), case.spec.clone());
         let (key_count, query_count) = (shape.k_len, shape.q_len);

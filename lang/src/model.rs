@@ -167,6 +167,9 @@ pub struct Attention {
     pub causal: bool,
     /// `window = n`: keys at a distance of n or more are hidden.
     pub window: Option<u64>,
+    /// `documents = …`: two arguments behind queries, keys and values have the numbers of the documents that queries and
+    /// keys belong to; keys of other documents are hidden. One value twice where keys have the queries' dimension.
+    pub documents: bool,
     /// `softcap = c`.
     pub softcap: Option<f64>,
     /// `scale = s`, by default one over the root of the head size.

@@ -3,7 +3,8 @@
 mod support;
 
 use dtlc_kernels::signature::{
-    AttentionBackwardSpec, AttentionSpec, Causality, ContractionDim, Element, HeadStrides, MatmulSpec,
+    AttentionBackwardSpec, AttentionSpec, Causality, ContractionDim, Documents, Element, HeadStrides,
+    MatmulSpec,
 };
 use dtlc_runtime::program::*;
 use dtlc_runtime::session::{ArenaStart, Options, Session};
@@ -135,7 +136,7 @@ fn a_product_with_sharded_columns_is_the_product() {
     }
 }
 
-/// Causal attention of 2 sequences of 8 keys, 2 × 3 heads of 4 features, over `queries` of the
+/// Causal attention of 2 packed sequences of 8 keys, 2 × 3 heads of 4 features, over `queries` of the
 /// positions, and its gradient.
 fn attention_specs(queries: usize) -> (AttentionSpec, AttentionBackwardSpec) {
     let query_strides = HeadStrides::dense(queries, 2, 3, 4);
@@ -153,6 +154,10 @@ fn attention_specs(queries: usize) -> (AttentionSpec, AttentionBackwardSpec) {
         v: key_strides,
         o: query_strides,
         lse: HeadStrides::dense(queries, 2, 3, 1),
+        documents: Some(Documents {
+            q: HeadStrides { batch: queries as isize, sequence: 1, ..HeadStrides::default() },
+            k: HeadStrides { batch: 8, sequence: 1, ..HeadStrides::default() },
+        }),
         element: Element::F32,
         causality: Causality::Causal,
         window: None,
@@ -183,6 +188,12 @@ fn attention_program(mesh: &[(&str, u32)]) -> Program {
     let k = input(&mut program, "k", whole(&heads[1..]), 4096);
     let v = input(&mut program, "v", whole(&heads[1..]), 8192);
     let o_gradient = input(&mut program, "do", sharded(&heads), 12288);
+    let numbers = Layout::replicated(DType::U32, &[("b", 2), ("s", 8)]);
+    let of_queries = axes().fold(numbers.clone(), |layout, axis| layout.placed(1, axis));
+    let documents = Some(DocumentBuffers {
+        q: input(&mut program, "query_documents", of_queries, 20480),
+        k: input(&mut program, "key_documents", numbers, 21504),
+    });
     let o = output(&mut program, "o", sharded(&heads), 0);
     let q_gradient = output(&mut program, "dq", sharded(&heads), 4096);
     let lse = output(&mut program, "lse", sharded(&heads[..1]), 8192);
@@ -202,6 +213,7 @@ fn attention_program(mesh: &[(&str, u32)]) -> Program {
         v: v.clone(),
         o: o.clone(),
         lse: lse.clone(),
+        documents: documents.clone(),
         o_gradient,
         q_gradient,
         k_gradient: gradient(16384),
@@ -209,7 +221,7 @@ fn attention_program(mesh: &[(&str, u32)]) -> Program {
         q_offset: q_offset.clone(),
         k_offset: k_offset.clone(),
     };
-    let forward = AttentionCall { spec, q, k, v, o, lse, q_offset, k_offset };
+    let forward = AttentionCall { spec, q, k, v, o, lse, documents, q_offset, k_offset };
     program.instructions = vec![
         at(0, Operation::Attention(Box::new(forward))),
         at(1, Operation::AttentionBackward(Box::new(gradients))),
@@ -228,22 +240,51 @@ fn attention_sharded_by_sequence_sees_global_positions() {
         let options = Options { arena: ArenaStart::Poisoned, threads: Some(2), ..Options::default() };
         let mut session = start(&program, options);
         for (step, input) in program.inputs.iter().enumerate() {
-            let values = numbers(input.layout.global_elements(), step as u64 + 5);
-            let tensor = HostTensor::from_f32(&input.layout.global_shape(), &values);
+            let (shape, count) = (input.layout.global_shape(), input.layout.global_elements());
+            let tensor = match input.layout.dtype {
+                // Documents of three positions, of any numbers.
+                DType::U32 => {
+                    let number = |index| 7 - index % 8 / 3 % 2 * 5;
+                    HostTensor::from_u32(&shape, &(0..count as u32).map(number).collect::<Vec<_>>())
+                }
+                _ => HostTensor::from_f32(&shape, &numbers(count, step as u64 + 5)),
+            };
             session.set_input(&input.name, &tensor).expect("it fits");
         }
         session.step(1, 0).expect("the step runs");
         let outputs: Vec<Vec<f32>> = ["o", "dq", "lse"].iter().map(|name| values(&session, name)).collect();
-        // The first position of each sequence sees only itself, so its output is its value.
+        // The first position of each document sees only itself, so its output is its value.
         let value = numbers(128, 7);
-        for head in 0..6 {
-            assert_eq!(outputs[0][head * 4..][..4], value[head / 3 * 4..][..4]);
+        for (head, position) in (0..6).flat_map(|head| [(head, 0), (head, 3)]) {
+            assert_eq!(
+                outputs[0][(position * 6 + head) * 4..][..4],
+                value[(position * 2 + head / 3) * 4..][..4]
+            );
         }
         let expected = first.get_or_insert_with(|| outputs.clone());
         for (ours, expected) in outputs.iter().flatten().zip(expected.iter().flatten()) {
             assert!((ours - expected).abs() <= 1e-6, "{ours} is not {expected} on {mesh:?}");
         }
     }
+}
+
+/// What a program's text or bytes may say.
+#[test]
+fn documents_that_are_not_those_of_the_descriptor_are_refused() {
+    let refused = |change: fn(&mut AttentionCall)| {
+        let mut program = attention_program(&[]);
+        assert!(program.validate().is_ok());
+        let Operation::Attention(call) = &mut program.instructions[0].operation else {
+            panic!("it is first")
+        };
+        change(call);
+        assert!(program.validate().is_err());
+    };
+    refused(|call| call.documents = None);
+    refused(|call| call.spec.documents = None);
+    refused(|call| call.documents.iter_mut().for_each(|documents| documents.k.bytes -= 4));
+    refused(|call| call.spec.documents.iter_mut().for_each(|documents| documents.q.sequence = 2));
+    refused(|call| call.spec.documents.iter_mut().for_each(|documents| documents.q.group = 1));
 }
 
 #[test]

@@ -288,10 +288,9 @@ impl Site<'_> {
     }
 
     fn attention(&self, attention: &Attention, args: &[&Type]) -> Result<Vec<Type>, String> {
-        let [query, key, values] = args else {
-            return Err(format!("takes 3 arguments, has {}", args.len()));
-        };
+        let ([query, key, values], documents) = with_documents(attention, args)?;
         self.attention_arguments(attention, query, key, values)?;
+        self.documents(attention, documents, query, key)?;
         let swap = |&dim: &Dim| if dim == attention.head { attention.value } else { dim };
         let output: Vec<Dim> = query.dims.iter().map(swap).collect();
         let lse: Vec<Dim> = query.dims.iter().copied().filter(|&dim| dim != attention.head).collect();
@@ -325,11 +324,29 @@ impl Site<'_> {
         if attention.causal { self.same_size(s, t) } else { Ok(()) }
     }
 
+    /// The documents of queries have their positions, those of keys theirs, and both nothing else but batch dims.
+    fn documents(
+        &self,
+        attention: &Attention,
+        documents: &[&Type],
+        query: &Type,
+        key: &Type,
+    ) -> Result<(), String> {
+        let Attention { query: s, key: t, head, .. } = *attention;
+        for (ty, own) in documents.iter().zip([s, t]) {
+            require(ty.dtype == DType::U32, || "documents are numbers of type u32".into())?;
+            let batch = |&dim: &Dim| dim != head && query.has(dim) && key.has(dim);
+            require(ty.has(own) && ty.dims.iter().all(|dim| *dim == own || batch(dim)), || {
+                format!("wrong dims of the documents along `{}`", self.name(own))
+            })?;
+        }
+        Ok(())
+    }
+
     fn attention_gradient(&self, attention: &Attention, args: &[&Type]) -> Result<Vec<Type>, String> {
-        let [query, key, values, output, lse, d_output] = args else {
-            return Err(format!("takes 6 arguments, has {}", args.len()));
-        };
-        let forward = Site { declared: &[output, lse], ..*self }.attention(attention, &args[..3])?;
+        let ([query, key, values, output, lse, d_output], documents) = with_documents(attention, args)?;
+        let site = Site { declared: &[output, lse], ..*self };
+        let forward = site.attention(attention, &[&[query, key, values], documents].concat())?;
         require(forward[0] == plain(output) && forward[1] == plain(lse), || {
             "the output or the log-sum-exp has another type than the forward result".into()
         })?;
@@ -341,6 +358,18 @@ impl Site<'_> {
             self.arranged(index, if dtype == DType::F32 { dtype } else { ty.dtype }, &ty.dims)
         };
         Ok(vec![like(0, query), like(1, key), like(2, values)])
+    }
+}
+
+/// The first `N` arguments of an attention or its gradient, and behind them the documents that it names.
+fn with_documents<'a, 't, const N: usize>(
+    attention: &Attention,
+    args: &'a [&'t Type],
+) -> Result<([&'t Type; N], &'a [&'t Type]), String> {
+    let count = N + attention.packing.operands();
+    match args.split_first_chunk::<N>() {
+        Some((first, documents)) if args.len() == count => Ok((*first, documents)),
+        Some(_) | None => Err(format!("takes {count} arguments, has {}", args.len())),
     }
 }
 

@@ -21,7 +21,9 @@ pub mod verify;
 pub use dim::{Axis, AxisInfo, Dim, DimInfo, Mesh};
 pub use fault::Fault;
 pub use infer::infer;
-pub use op::{Attention, Collective, CollectiveKind, Literal, Op, Reason, ScalarOp, Scan, ScanOutput};
+pub use op::{
+    Attention, Collective, CollectiveKind, Literal, Op, Packing, Reason, ScalarOp, Scan, ScanOutput,
+};
 pub use program::{
     Binding, Builder, Initializer, Input, Inst, Origin, OriginInfo, Output, ParameterKind, Phase, Program,
     Region, Role, Scope, ScopeInfo, State, StateKind, Value, ValueInfo,

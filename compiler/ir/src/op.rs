@@ -157,6 +157,9 @@ pub enum Literal {
 /// `q` alone are the group of query heads that share one key head. `v` may end in another dim than
 /// `head`. Results: the output (dims of `q` with `head` replaced by `value`), and the log-sum-exp, f32,
 /// dims of `q` without `head`.
+///
+/// Where sequences are packed, the documents of queries and those of keys stand behind all other arguments: numbers, u32,
+/// with dims `query` or `key` and any of the batch dims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// The positions of queries.
@@ -171,10 +174,31 @@ pub struct Attention {
     pub causal: bool,
     /// Whether key `t` is hidden from query `s` when `s - t >= window`.
     pub window: Option<u64>,
+    /// What of a sequence a query belongs to.
+    pub packing: Packing,
     /// `cap · tanh(score / cap)` on the scaled score.
     pub softcap: Option<f64>,
     /// Factor on `q·k`.
     pub scale: f64,
+}
+
+/// What an attention's sequences are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// A sequence is one document.
+    Whole,
+    /// Several documents share a sequence, and a query sees keys of its own only: of the same number.
+    Documents,
+}
+
+impl Packing {
+    /// Arguments that say which document a position belongs to.
+    pub fn operands(self) -> usize {
+        match self {
+            Packing::Whole => 0,
+            Packing::Documents => 2,
+        }
+    }
 }
 
 /// What a scan does with a value that its body yields for each iteration.
@@ -380,7 +404,7 @@ pub enum Op {
     StopGradient,
     /// Fused attention.
     Attention(Attention),
-    /// Arguments `q, k, v, o, lse, do`; results `dq, dk, dv`.
+    /// Arguments `q, k, v, o, lse, do` and the documents that there are; results `dq, dk, dv`.
     AttentionGradient(Attention),
     /// A loop.
     Scan(Scan),

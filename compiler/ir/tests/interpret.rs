@@ -218,17 +218,26 @@ fn attention_is_a_softmax_of_scores() {
     let weight = (2.0 * (4.0_f64.ln() / 2.0).tanh()).exp();
     let (o, l) = ([(weight + 11.0) / (weight + 2.0); 6], [(weight + 2.0).ln(); 6]);
     check(params, &soft, &[&q, &[1.0, 0.0, 0.0], v], &[&o, &l]);
+    // Documents in any order; the second query sees none but its own.
+    let packed = causal.replace("causal", "causal, documents").replace("%v forward", "%v, %d, %e forward");
+    let params = format!("{params}, %d: u32[S], %e: u32[T]");
+    let (documents, value): (&[f64], _) = (&[9.0, 2.0, 9.0], [1.0, 1.0, 3.0, 3.0, 4.5, 4.5]);
+    let args: [&[f64]; 5] = [&zero, &[1.0, 2.0, 3.0], v, documents, documents];
+    check(&params, &packed, &args, &[&value, &[0.0, 0.0, 0.0, 0.0, ln2, ln2]]);
 }
 
 #[test]
 fn attention_gradients_are_finite_differences() {
-    for options in ["", ", causal", ", causal, window 2", ", causal, softcap 1.5"] {
+    for options in ["", ", causal", ", causal, window 2", ", causal, softcap 1.5", ", softcap 1.5, documents"]
+    {
+        let documents = if options.ends_with("documents") { ", %e, %f" } else { "" };
         let attention = |name: &str| format!("{name}[query S, key T, head A, value C, scale 0.7{options}]");
-        let params = "%q: f32[N, S, G, A], %k: f32[N, T, A], %v: f32[N, T, C], %w: f32[N, S, G, C]";
+        let params = "%q: f32[N, S, G, A], %k: f32[N, T, A], %v: f32[N, T, C], %w: f32[N, S, G, C],
+            %e: u32[N, S], %f: u32[T, N]";
         let body = format!(
-            "%o: f32[N, S, G, C], %l: f32[N, S, G] = {} %q, %k, %v forward
+            "%o: f32[N, S, G, C], %l: f32[N, S, G] = {} %q, %k, %v{documents} forward
              %loss: f32[] = dot %o, %w forward
-             %dq: f32[N, S, G, A], %dk: f32[N, T, A], %dv: f32[N, T, C] = {} %q, %k, %v, %o, %l, %w backward
+             %dq: f32[N, S, G, A], %dk: f32[N, T, A], %dv: f32[N, T, C] = {} %q, %k, %v, %o, %l, %w{documents} backward
              yield %loss, %dq, %dk, %dv",
             attention("attention"),
             attention("attention_gradient"),
@@ -236,6 +245,7 @@ fn attention_gradients_are_finite_differences() {
         let number = |index: usize| ((index * 37 + 11) % 23) as f64 / 11.5 - 1.0;
         let mut args: Vec<Vec<f64>> =
             [24, 12, 12, 24].iter().map(|&size| (0..size).map(number).collect()).collect();
+        args.extend([vec![3.0, 3.0, 0.0, 5.0, 1.0, 5.0], vec![3.0, 5.0, 0.0, 1.0, 3.0, 5.0]]);
         let at = |args: &[Vec<f64>]| {
             let args: Vec<&[f64]> = args.iter().map(Vec::as_slice).collect();
             run(params, &body, &args, &Options::default())

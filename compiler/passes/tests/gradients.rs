@@ -3,7 +3,7 @@
 mod support;
 
 use dtlc_ir::interpret::{Options, Rounding, Tensor, interpret};
-use dtlc_ir::{Attention, Builder, DType, Op, Program, ReduceOp, ScalarOp, Type, Value};
+use dtlc_ir::{Attention, Builder, DType, Literal, Op, Packing, Program, ReduceOp, ScalarOp, Type, Value};
 use dtlc_passes::{Gradients, differentiate, simplify};
 use support::{Sketch, arguments, difference, output, scan, sum};
 
@@ -174,13 +174,23 @@ fn attention_with_groups_window_and_softcap() {
         value: w,
         causal: true,
         window: Some(3),
+        packing: Packing::Documents,
         softcap: Some(2.0),
         scale: 0.7,
     };
     let result = sketch.build(|builder| {
         let out = Type::new(DType::F32, [b, s, kv, g, w]);
         let lse = Type::new(DType::F32, [b, s, kv, g]);
-        builder.push(Op::Attention(attention), &[q, key, value], [out, lse])[0]
+        // Two positions each.
+        let mut documents = |dim| {
+            let position = builder.push_one(Op::Iota { dim }, &[], Type::new(DType::I32, [dim]));
+            let position = builder.cast(position, DType::U32);
+            let two = builder.push_one(Op::Constant(Literal::Int(2)), &[], Type::scalar(DType::U32));
+            builder.map(ScalarOp::Div, &[position, two])
+        };
+        let (of_queries, of_keys) = (documents(s), documents(t));
+        let args = [q, key, value, of_queries, of_keys];
+        builder.push(Op::Attention(attention), &args, [out, lse])[0]
     });
     check(&sketch.weighted_loss(result), -1.0, 1.0);
 }

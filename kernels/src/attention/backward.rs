@@ -5,8 +5,10 @@
 
 use super::{
     BackwardTensors,
+    documents::{BlockDocuments, Overlap},
     layout::{BackwardLayout, KEYS, PITCH, QUERIES},
     matrix::{HeadTensor, Matrix},
+    numbers,
     scores::{QueryTerms, Tile, Visibility, cap_scores, softmax_gradient},
 };
 use crate::{
@@ -73,12 +75,23 @@ impl Backward<'_> {
         unsafe {
             q_gradient.write_bytes(0, queries.count * spec.head_dim);
             self.prepare(queries);
+            let numbers = numbers(spec, self.tensors.q_documents, self.tensors.k_documents);
+            let of_block = |numbers| BlockDocuments::of(numbers, queries.head, queries.first, queries.count);
+            let mut documents = numbers.map(of_block);
             let seen = visibility.keys(spec.k_len);
             for first_key in seen.clone().step_by(KEYS) {
                 let keys = KEYS.min(seen.end - first_key);
+                let overlap = documents.as_mut().map(|documents| documents.meet(first_key, keys));
+                if let Some(Overlap::None) = overlap {
+                    continue;
+                }
                 let tile = |at| Tile { data: self.floats(at), queries: queries.count, keys, first_key };
                 let (scores, gradients) = (tile(self.layout.scores), tile(self.layout.gradients));
                 self.score_gradients(queries, &scores, &gradients, &visibility);
+                if let (Some(documents), Some(Overlap::Some)) = (&documents, &overlap) {
+                    documents.hide(&scores, 0.0);
+                    documents.hide(&gradients, 0.0);
+                }
                 self.accumulate(queries, &scores, &gradients);
             }
             let rows = queries.first..queries.first + queries.count;

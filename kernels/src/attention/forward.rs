@@ -2,8 +2,10 @@
 
 use super::{
     ForwardTensors,
+    documents::{BlockDocuments, Overlap},
     layout::{ForwardLayout, KEYS, PITCH, QUERIES},
     matrix::HeadTensor,
+    numbers,
     scores::{Running, Tile, Visibility, cap_scores, online_softmax, scale_rows},
 };
 use crate::{
@@ -40,22 +42,32 @@ impl Forward<'_> {
             o.write_bytes(0, queries * spec.value_dim);
             let q = self.tensor(self.tensors.q, &spec.q, spec.head_dim).rows(head, first..first + queries);
             q.pack_by_row(self.isa, self.floats(self.layout.q));
+            let numbers = numbers(spec, self.tensors.q_documents, self.tensors.k_documents);
+            let mut documents = numbers.map(|numbers| BlockDocuments::of(numbers, head, first, queries));
             let seen = visibility.keys(spec.k_len);
             for first_key in seen.clone().step_by(KEYS) {
                 let keys = KEYS.min(seen.end - first_key);
+                let overlap = documents.as_mut().map(|documents| documents.meet(first_key, keys));
+                if let Some(Overlap::None) = overlap {
+                    continue;
+                }
                 let tile = Tile { data: self.floats(self.layout.scores), queries, keys, first_key };
-                self.probabilities(head, &tile, &visibility);
+                self.scores(head, &tile, &visibility);
+                if let (Some(documents), Some(Overlap::Some)) = (&documents, &overlap) {
+                    documents.hide(&tile, f32::NEG_INFINITY);
+                }
+                self.soften(&tile);
                 self.accumulate(head, &tile);
             }
             self.finish(head, first, queries);
         }
     }
 
-    /// Fills the tile with exponentials of scores and takes them into the running softmax.
+    /// Fills the tile with scores.
     ///
     /// # Safety
     /// As [`Forward::block`].
-    unsafe fn probabilities(&self, head: Head, tile: &Tile, visibility: &Visibility) {
+    unsafe fn scores(&self, head: Head, tile: &Tile, visibility: &Visibility) {
         let keys = tile.first_key..tile.first_key + tile.keys;
         // SAFETY: the caller's promise.
         unsafe {
@@ -77,6 +89,16 @@ impl Forward<'_> {
                 cap_scores(self.isa, tile, cap);
             }
             tile.hide(visibility, f32::NEG_INFINITY);
+        }
+    }
+
+    /// Makes exponentials of the tile's scores and takes them into the running softmax.
+    ///
+    /// # Safety
+    /// As [`Forward::block`].
+    unsafe fn soften(&self, tile: &Tile) {
+        // SAFETY: the caller's promise.
+        unsafe {
             let running = Running {
                 maximum: self.queries(self.layout.maximum),
                 sum: self.queries(self.layout.sum),

@@ -83,7 +83,7 @@ impl Tile {
     /// # Safety
     /// The tile must be valid, `row` in use, and no other reference to the row alive.
     #[inline(always)]
-    unsafe fn row<'a>(&self, row: usize) -> &'a mut [f32; QUERIES] {
+    pub(super) unsafe fn row<'a>(&self, row: usize) -> &'a mut [f32; QUERIES] {
         debug_assert!(row < KEYS);
         // SAFETY: the caller's promise; rows do not overlap since the pitch is above the row's length.
         unsafe { &mut *self.data.add(row * PITCH).cast() }

@@ -59,7 +59,7 @@ DTL_INLINE void take_scores(Scores& scores, Running& running, Outputs& outputs) 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const Element* q, const Element* k, const Element* v, Element* o, float* lse, long long q_offset,
-           long long k_offset) {
+           long long k_offset PACKED(, const unsigned* q_documents, const unsigned* k_documents)) {
     __shared__ Chunks chunks;
     __shared__ Tile<CHUNK, FEATURES> chunk;
     __shared__ Tile<COLUMNS, ROWS> weights;
@@ -74,15 +74,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Rows<K, HEAD_DIM> keys = {k + start_of<K>(head), K_LEN};
     const Rows<V, VALUE_DIM> values = {v + start_of<V>(head), K_LEN};
 
-    const Visibility visibility = {q_offset - k_offset};
+    const Visibility visibility = {q_offset - k_offset PACKED(, {q_documents, k_documents})};
     const int end_query = first_query + ROWS < Q_LEN ? first_query + ROWS : Q_LEN;
-    const Range seen = visibility.keys(Range{first_query, end_query});
+    const Range seen = visibility.keys(Range{first_query, end_query} PACKED(, head));
+    PACKED(const Documents documents = visibility.documents.of(head); unsigned of_rows[PART];)
 
     Running running;
 #pragma unroll
     for (int row = 0; row < PART; ++row) {
         running.maximum[row] = minus_infinity();
         running.sum[row] = 0.0f;
+        PACKED(of_rows[row] = documents.of_query(first_query + line_of<ROWS, PART>(thread_row(), row));)
     }
     Outputs outputs = {};
     for (int first_key = seen.first; first_key < seen.end; first_key += COLUMNS) {
@@ -94,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int column = 0; column < PART; ++column) {
                 const int query = first_query + line_of<ROWS, PART>(thread_row(), row);
                 const int key = first_key + line_of<COLUMNS, PART>(thread_column(), column);
-                const bool is_seen = visibility.is_seen(query, key);
+                const bool is_seen = visibility.is_seen(query, key) PACKED(&& is_same(of_rows[row], documents.of_key(key)));
                 scores[row][column] = is_seen ? scaled_and_capped(scores[row][column]) : minus_infinity();
             }
         }

@@ -46,9 +46,9 @@ struct Incoming : Steps {
 
 extern "C" __global__ void __launch_bounds__(THREADS + BRINGING_THREADS, 1)
     KERNEL(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v, Half* o,
-           float* lse, long long q_offset, long long k_offset) {
+           float* lse, long long q_offset, long long k_offset PACKED(, const unsigned* q_documents, const unsigned* k_documents)) {
     const Block block = this_block();
-    const Visibility visibility = {q_offset - k_offset};
+    const Visibility visibility = {q_offset - k_offset PACKED(, {q_documents, k_documents})};
     const Incoming incoming = {{block.keys(visibility)}};
     make_stages();
     __syncthreads();

@@ -39,9 +39,9 @@ struct Incoming : Steps {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    KERNEL(const Half* q, const Half* k, const Half* v, Half* o, float* lse, long long q_offset, long long k_offset) {
+    KERNEL(const Half* q, const Half* k, const Half* v, Half* o, float* lse, long long q_offset, long long k_offset PACKED(, const unsigned* q_documents, const unsigned* k_documents)) {
     const Block block = this_block();
-    const Visibility visibility = {q_offset - k_offset};
+    const Visibility visibility = {q_offset - k_offset PACKED(, {q_documents, k_documents})};
     const Incoming incoming = {
         {block.keys(visibility)}, {k + start_of<K>(block.head), K_LEN}, {v + start_of<V>(block.head), K_LEN}};
     Running running;

@@ -3,7 +3,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const Element* q, const Element* k, const Element* v, const float* lse, const Element* o_gradient,
-           Element* k_gradient, Element* v_gradient, const float* delta, long long q_offset, long long k_offset) {
+           Element* k_gradient, Element* v_gradient, const float* delta, long long q_offset, long long k_offset PACKED(, const unsigned* q_documents, const unsigned* k_documents)) {
     __shared__ Chunks chunks;
     __shared__ Tile<CHUNK, FEATURES> chunk;
     __shared__ Tile<COLUMNS, ROWS> weights;
@@ -18,9 +18,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Rows<K, HEAD_DIM> keys = {k + start_of<K>(key_head), K_LEN};
     const Rows<V, VALUE_DIM> values = {v + start_of<V>(key_head), K_LEN};
 
-    const Visibility visibility = {q_offset - k_offset};
+    const Visibility visibility = {q_offset - k_offset PACKED(, {q_documents, k_documents})};
     const int end_key = first_key + ROWS < K_LEN ? first_key + ROWS : K_LEN;
-    const Range seeing = visibility.queries(Range{first_key, end_key});
+    const Range seeing = visibility.queries(Range{first_key, end_key} PACKED(, key_head));
+    PACKED(const Documents documents = visibility.documents.of(key_head);)
 
     Outputs key_outputs = {};
     Outputs value_outputs = {};
@@ -39,7 +40,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                 for (int row = 0; row < PART; ++row) {
                     const int key = first_key + line_of<ROWS, PART>(thread_row(), row);
-                    differentiate(scores[row][column], gradients[row][column], terms, visibility.is_seen(query, key));
+                    differentiate(scores[row][column], gradients[row][column], terms,
+                                  visibility.is_seen(query, key)
+                                      PACKED(&& is_same(documents.of_key(key), documents.of_query(query))));
                 }
             }
             store_weights(weights, scores);

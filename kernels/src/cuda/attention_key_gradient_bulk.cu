@@ -26,8 +26,8 @@ DTL_INLINE void bring_tiles(const TensorMap& q, const TensorMap& k, const Tensor
 extern "C" __global__ void __launch_bounds__(THREADS + BRINGING_THREADS, 1)
     KERNEL(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
            const __grid_constant__ TensorMap o_gradient, const float* lse, Half* k_gradient, Half* v_gradient, const float* delta,
-           long long q_offset, long long k_offset) {
-    const Visibility visibility = {q_offset - k_offset};
+           long long q_offset, long long k_offset PACKED(, const unsigned* q_documents, const unsigned* k_documents)) {
+    const Visibility visibility = {q_offset - k_offset PACKED(, {q_documents, k_documents})};
     const KeyBlock block = this_key_block(visibility);
     make_stages();
     __syncthreads();
@@ -40,13 +40,14 @@ extern "C" __global__ void __launch_bounds__(THREADS + BRINGING_THREADS, 1)
     }
     take_registers();
     Seeing seeing;
-    start_rows(seeing, block, visibility);
+    PACKED(RowDocuments packed;)
+    start_rows(seeing, block, visibility PACKED(, packed));
     KeyOutputs outputs = {};
     const int steps = block.steps();
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
         await_stage(Stage(step));
-        add_step(outputs, block, seeing, FIRST_STAGE + Stage(step).first_byte(), step, lse, delta);
+        add_step(outputs, block, seeing, FIRST_STAGE + Stage(step).first_byte(), step, lse, delta PACKED(, packed));
         give_back(step);
     }
     await_multiplying();

@@ -2,8 +2,8 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const Half* q, const Half* k, const Half* v, const float* lse, const Half* o_gradient, Half* k_gradient,
-           Half* v_gradient, const float* delta, long long q_offset, long long k_offset) {
-    const Visibility visibility = {q_offset - k_offset};
+           Half* v_gradient, const float* delta, long long q_offset, long long k_offset PACKED(, const unsigned* q_documents, const unsigned* k_documents)) {
+    const Visibility visibility = {q_offset - k_offset PACKED(, {q_documents, k_documents})};
     const KeyBlock block = this_key_block(visibility);
     const int steps = block.steps();
     const auto begin_stage = [&](int step) {
@@ -19,7 +19,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     };
 
     Seeing seeing;
-    start_rows(seeing, block, visibility);
+    PACKED(RowDocuments packed;)
+    start_rows(seeing, block, visibility PACKED(, packed));
     KeyOutputs outputs = {};
     begin_rows<Keys>(0, Rows<K, HEAD_DIM>{k + start_of<K>(block.key_head()), K_LEN}, block.first_key);
     begin_rows<Values>(Keys::BYTES, Rows<V, VALUE_DIM>{v + start_of<V>(block.key_head()), K_LEN}, block.first_key);
@@ -29,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         await_tiles();
         // All are done with the stage before, where the next one goes.
         begin_stage(step + 1);
-        add_step(outputs, block, seeing, FIRST_STAGE + step % STAGES * STAGE_BYTES, step, lse, delta);
+        add_step(outputs, block, seeing, FIRST_STAGE + step % STAGES * STAGE_BYTES, step, lse, delta PACKED(, packed));
     }
     // All are done with the tiles.
     wait_for_groups<0>();

@@ -43,7 +43,8 @@ DTL_INLINE KeyBlock this_key_block(Visibility visibility) {
     constexpr unsigned K_BLOCKS = (K_LEN + ROWS - 1) / ROWS;
     const int first_key = static_cast<int>(blockIdx.x % K_BLOCKS) * ROWS;
     const int part = static_cast<int>(blockIdx.x / K_BLOCKS % PARTS);
-    const Range seeing = visibility.queries(Range{first_key, min(first_key + ROWS, K_LEN)});
+    const Range seeing = visibility.queries(
+        Range{first_key, min(first_key + ROWS, K_LEN)} PACKED(, head_of(blockIdx.x / K_BLOCKS / PARTS * GROUP)));
     return KeyBlock{first_key, part, blockIdx.x / K_BLOCKS / PARTS * GROUP, seeing,
                     (seeing.end - seeing.first + COLUMNS - 1) / COLUMNS};
 }
@@ -56,12 +57,14 @@ struct KeyOutputs {
 // Which queries see a lane's rows.
 using Seeing = Range[TILES_DOWN][2];
 
-DTL_INLINE void start_rows(Seeing& seeing, const KeyBlock& block, Visibility visibility) {
+DTL_INLINE void start_rows(Seeing& seeing, const KeyBlock& block, Visibility visibility PACKED(, RowDocuments& packed)) {
+    PACKED(packed.documents = visibility.documents.of(block.key_head());)
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int key = block.first_key + row_of_block(row_of(down, half));
+            PACKED(packed.of_rows[down][half] = packed.documents.of_key(key);)
             seeing[down][half] = key < K_LEN ? visibility.queries(Range{key, key + 1}) : Range{0, 0};
         }
     }
@@ -69,7 +72,7 @@ DTL_INLINE void start_rows(Seeing& seeing, const KeyBlock& block, Visibility vis
 
 // Adds what comes of a step's queries and the gradients of their outputs, which are in this stage.
 DTL_INLINE void add_step(KeyOutputs& outputs, const KeyBlock& block, const Seeing& seeing, unsigned stage, int step,
-                         const float* lse, const float* delta) {
+                         const float* lse, const float* delta PACKED(, const RowDocuments& packed)) {
     const int first_query = block.first_query(step);
     const unsigned head_number = block.head_number(step);
     const Head head = head_of(head_number);
@@ -81,11 +84,13 @@ DTL_INLINE void add_step(KeyOutputs& outputs, const KeyBlock& block, const Seein
     for (int column = 0; column < TILES_ACROSS * 2; ++column) {
         const int query = first_query + column_of(column / 2, column % 2);
         const QueryTerms terms = terms_of(lse, delta, head, head_number, query);
+        PACKED(const unsigned of_column = packed.documents.of_query(query);)
 #pragma unroll
         for (int row = 0; row < TILES_DOWN * 2; ++row) {
             const int down = row / 2, half = row % 2, index = half * 2 + column % 2;
-            slopes[down][column / 2][index] = take_probability(scores[down][column / 2][index], terms,
-                                                               is_seen_by(seeing[down][half], query));
+            slopes[down][column / 2][index] =
+                take_probability(scores[down][column / 2][index], terms,
+                                 is_seen_by(seeing[down][half], query) PACKED(& is_same(packed.of_rows[down][half], of_column)));
         }
     }
     Weights probabilities, differences;

@@ -2,7 +2,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const Element* q, const Element* k, const Element* v, const float* lse, const Element* o_gradient,
-           Element* q_gradient, const float* delta, long long q_offset, long long k_offset) {
+           Element* q_gradient, const float* delta, long long q_offset, long long k_offset PACKED(, const unsigned* q_documents, const unsigned* k_documents)) {
     __shared__ Chunks chunks;
     __shared__ Tile<CHUNK, FEATURES> chunk;
     __shared__ Tile<COLUMNS, ROWS> weights;
@@ -18,14 +18,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Rows<V, VALUE_DIM> values = {v + start_of<V>(head), K_LEN};
     const Rows<OGradient, VALUE_DIM> o_gradients = {o_gradient + start_of<OGradient>(head), Q_LEN};
 
-    const Visibility visibility = {q_offset - k_offset};
+    const Visibility visibility = {q_offset - k_offset PACKED(, {q_documents, k_documents})};
     const int end_query = first_query + ROWS < Q_LEN ? first_query + ROWS : Q_LEN;
-    const Range seen = visibility.keys(Range{first_query, end_query});
+    const Range seen = visibility.keys(Range{first_query, end_query} PACKED(, head));
+    PACKED(const Documents documents = visibility.documents.of(head); unsigned of_rows[PART];)
 
     QueryTerms terms[PART];
 #pragma unroll
     for (int row = 0; row < PART; ++row) {
         terms[row] = terms_of(lse, delta, head, head_number, first_query + line_of<ROWS, PART>(thread_row(), row));
+        PACKED(of_rows[row] = documents.of_query(first_query + line_of<ROWS, PART>(thread_row(), row));)
     }
     Outputs outputs = {};
     for (int first_key = seen.first; first_key < seen.end; first_key += COLUMNS) {
@@ -38,7 +40,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int column = 0; column < PART; ++column) {
                 const int query = first_query + line_of<ROWS, PART>(thread_row(), row);
                 const int key = first_key + line_of<COLUMNS, PART>(thread_column(), column);
-                differentiate(scores[row][column], gradients[row][column], terms[row], visibility.is_seen(query, key));
+                differentiate(scores[row][column], gradients[row][column], terms[row],
+                              visibility.is_seen(query, key) PACKED(&& is_same(of_rows[row], documents.of_key(key))));
             }
         }
         store_weights(weights, gradients);

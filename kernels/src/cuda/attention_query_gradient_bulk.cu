@@ -24,9 +24,9 @@ DTL_INLINE void bring_tiles(const TensorMap& q, const TensorMap& k, const Tensor
 extern "C" __global__ void __launch_bounds__(THREADS + BRINGING_THREADS, 1)
     KERNEL(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
            const __grid_constant__ TensorMap o_gradient, const float* lse, Half* q_gradient, const float* delta,
-           long long q_offset, long long k_offset) {
+           long long q_offset, long long k_offset PACKED(, const unsigned* q_documents, const unsigned* k_documents)) {
     const Block block = this_block();
-    const Visibility visibility = {q_offset - k_offset};
+    const Visibility visibility = {q_offset - k_offset PACKED(, {q_documents, k_documents})};
     const Steps steps = {block.keys(visibility)};
     make_stages();
     __syncthreads();

@@ -2,9 +2,9 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const Half* q, const Half* k, const Half* v, const float* lse, const Half* o_gradient, Half* q_gradient,
-           const float* delta, long long q_offset, long long k_offset) {
+           const float* delta, long long q_offset, long long k_offset PACKED(, const unsigned* q_documents, const unsigned* k_documents)) {
     const Block block = this_block();
-    const Visibility visibility = {q_offset - k_offset};
+    const Visibility visibility = {q_offset - k_offset PACKED(, {q_documents, k_documents})};
     const Steps steps = {block.keys(visibility)};
     const Rows<K, HEAD_DIM> keys = {k + start_of<K>(block.head), K_LEN};
     const Rows<V, VALUE_DIM> values = {v + start_of<V>(block.head), K_LEN};

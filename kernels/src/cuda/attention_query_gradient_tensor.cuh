@@ -12,16 +12,19 @@ static_assert(FIRST_STAGE + STAGES * STAGE_BYTES <= SHARED_BYTES, "tiles have ro
 // What a lane knows of its rows.
 struct QueryRows {
     Range seen[TILES_DOWN][2];
+    PACKED(RowDocuments packed;)
     QueryTerms terms[TILES_DOWN][2];
 };
 
 DTL_INLINE void start_rows(QueryRows& rows, const Block& block, Visibility visibility, const float* lse, const float* delta) {
+    PACKED(rows.packed.documents = visibility.documents.of(block.head);)
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int query = block.first_query + row_of_block(row_of(down, half));
             rows.seen[down][half] = query < Q_LEN ? visibility.keys(Range{query, query + 1}) : Range{0, 0};
+            PACKED(rows.packed.of_rows[down][half] = rows.packed.documents.of_query(query);)
             rows.terms[down][half] = terms_of(lse, delta, block.head, block.head_number, query);
         }
     }
@@ -39,8 +42,10 @@ DTL_INLINE void add_step(Sums<HEAD_WIDTH>& outputs, const QueryRows& rows, unsig
         for (int number = 0; number < TILES_ACROSS * 4; ++number) {
             const int across = number / 4, half = number / 2 % 2, index = number % 4;
             const int key = first_key + column_of(across, number % 2);
+            PACKED(const unsigned of_column = rows.packed.documents.of_key(key);)
             slopes[down][across][index] =
-                take_probability(scores[down][across][index], rows.terms[down][half], sees(rows.seen[down][half], key));
+                take_probability(scores[down][across][index], rows.terms[down][half],
+                                 sees(rows.seen[down][half], key) PACKED(& is_same(rows.packed.of_rows[down][half], of_column)));
         }
     }
     end_products<0>(gradients);

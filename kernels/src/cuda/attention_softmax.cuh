@@ -17,6 +17,7 @@ struct Running {
     float decay[TILES_DOWN][2];
     // The keys that a row sees.
     Range seen[TILES_DOWN][2];
+    PACKED(RowDocuments packed;)
 };
 
 // Close to it: to 2 units in the last place.
@@ -36,9 +37,9 @@ DTL_INLINE float sum_of_row(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Makes a row's products its scores with the keys from `first_key` on, of which it sees those in `seen`. The greatest of a lane's.
+// Makes a row's products its scores with the keys from `first_key` on, of which it sees those in `seen` that are marked. The greatest of a lane's.
 template <int HALF>
-DTL_INLINE float score_row(float (&products)[TILES_ACROSS][4], Range seen, int first_key) {
+DTL_INLINE float score_row(float (&products)[TILES_ACROSS][4], Range seen, int first_key PACKED(, Marks marks)) {
     float greatest = minus_infinity();
 #pragma unroll
     for (int across = 0; across < TILES_ACROSS; ++across) {
@@ -46,7 +47,7 @@ DTL_INLINE float score_row(float (&products)[TILES_ACROSS][4], Range seen, int f
         for (int number = 0; number < 2; ++number) {
             float& score = products[across][2 * HALF + number];
             const int key = first_key + column_of(across, number);
-            score = sees(seen, key) ? scaled_and_capped(score) : minus_infinity();
+            score = sees(seen, key) PACKED(& marks.has(HALF, across, number)) ? scaled_and_capped(score) : minus_infinity();
             greatest = fmaxf(greatest, score);
         }
     }
@@ -78,8 +79,9 @@ DTL_INLINE float take_row(float (&scores)[TILES_ACROSS][4], float& maximum, floa
 DTL_INLINE void take_scores(Scores& scores, Running& running, int first_key) {
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {
-        const float upper = score_row<0>(scores[down], running.seen[down][0], first_key);
-        const float lower = score_row<1>(scores[down], running.seen[down][1], first_key);
+        PACKED(const Marks marks = marks_of(running.packed.of_rows[down], running.packed.documents, first_key);)
+        const float upper = score_row<0>(scores[down], running.seen[down][0], first_key PACKED(, marks));
+        const float lower = score_row<1>(scores[down], running.seen[down][1], first_key PACKED(, marks));
         running.decay[down][0] = take_row<0>(scores[down], running.maximum[down][0], running.sum[down][0], upper);
         running.decay[down][1] = take_row<1>(scores[down], running.maximum[down][1], running.sum[down][1], lower);
     }
@@ -106,12 +108,14 @@ static_assert(Queries::BYTES + STAGES * STAGE_BYTES <= SHARED_BYTES, "tiles have
 
 // Before the first step.
 DTL_INLINE void start_rows(Running& running, const Block& block, Visibility visibility) {
+    PACKED(running.packed.documents = visibility.documents.of(block.head);)
 #pragma unroll
     for (int down = 0; down < TILES_DOWN; ++down) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int query = block.first_query + row_of_block(row_of(down, half));
             running.seen[down][half] = query < Q_LEN ? visibility.keys(Range{query, query + 1}) : Range{0, 0};
+            PACKED(running.packed.of_rows[down][half] = running.packed.documents.of_query(query);)
             running.maximum[down][half] = minus_infinity();
             running.sum[down][half] = 0.0f;
         }

@@ -62,7 +62,7 @@ struct Block {
 
     // All keys that some of them sees lie in this range.
     DTL_INLINE Range keys(Visibility visibility) const {
-        return visibility.keys(Range{first_query, min(first_query + ROWS, Q_LEN)});
+        return visibility.keys(Range{first_query, min(first_query + ROWS, Q_LEN)} PACKED(, head));
     }
 };
 

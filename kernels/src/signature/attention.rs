@@ -11,9 +11,9 @@ use crate::attention::layout;
 /// it sees: `score = cap(scale * q[i] · k[j])`, `o[i] = sum of softmax(score)[j] * v[j]`, and `lse[i] = ln
 /// sum exp(score[j])`. Queries and keys have global coordinates: their index plus an offset that comes at run
 /// time. Query `i` sees key `j` if, in global coordinates, `j <= i` (where causal) and `i - j < window`
-/// (where there is one). A query that sees no key gives `o = 0` and `lse = -∞`, and zero gradients.
+/// (where there is one), and where sequences are packed if both belong to one document. A query that sees no key gives `o = 0` and `lse = -∞`, and zero gradients.
 ///
-/// Query, key and output features have stride 1. All tensors but `lse` (f32) have one element type; scores,
+/// Query, key and output features have stride 1. All tensors but `lse` (f32) and the numbers of documents (u32) have one element type; scores,
 /// sums and `o` are computed in f32. A kernel may round the probabilities that it multiplies values by to the
 /// element type, but sums them up as they were.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,7 +42,9 @@ pub struct AttentionSpec {
     pub o: HeadStrides,
     /// Where the log-sum-exps (f32, one for each query) lie.
     pub lse: HeadStrides,
-    /// Element type of all tensors but `lse`.
+    /// Where the numbers of documents lie, if sequences are packed of several.
+    pub documents: Option<Documents>,
+    /// Element type of all tensors but `lse` and the numbers of documents.
     pub element: Element,
     /// Whether a query sees keys after its own coordinate.
     pub causality: Causality,
@@ -61,6 +63,15 @@ pub enum Causality {
     Bidirectional,
     /// Only keys at or before its own coordinate.
     Causal,
+}
+
+/// Where the numbers of documents (u32, one for each position) lie: a query sees keys of the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Documents {
+    /// Those of queries; `group` is 0.
+    pub q: HeadStrides,
+    /// Those of keys; `group` is 0.
+    pub k: HeadStrides,
 }
 
 /// Strides, in elements, of a tensor with features (stride 1) for each position of each head.
@@ -99,6 +110,9 @@ impl AttentionSpec {
     /// Checks what the kernel relies on and the types do not say.
     pub fn check(&self) -> Result<(), InvalidSpec> {
         require(self.k.group == 0 && self.v.group == 0, "attention keys with a stride between query heads")?;
+        let of_groups =
+            self.documents.is_some_and(|documents| documents.q.group != 0 || documents.k.group != 0);
+        require(!of_groups, "documents with a stride between query heads")?;
         require(self.window != Some(0), "an attention window of 0 keys")?;
         require(self.softcap.is_none_or(|cap| cap > 0.0), "an attention softcap that is not positive")
     }

@@ -3,7 +3,7 @@
 use dtlc_kernels::{
     attention::{BackwardTensors, ForwardTensors, attention_backward_with, attention_with},
     isa::Isa,
-    signature::{AttentionBackwardSpec, AttentionSpec, Causality, Element, HeadStrides},
+    signature::{AttentionBackwardSpec, AttentionSpec, Causality, Documents, Element, HeadStrides},
 };
 
 use super::{Numbers, Stored, run_parts};
@@ -23,7 +23,21 @@ pub struct Shape {
     pub causality: Causality,
     pub window: Option<u64>,
     pub softcap: Option<f32>,
+    pub packing: Packing,
     pub element: Element,
+}
+
+/// The documents of a case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Packing {
+    /// There are none.
+    Whole,
+    /// Every sequence is the same one.
+    One,
+    /// Runs of this many positions at most, of queries and keys at the same coordinates; numbers come in any order and again.
+    Runs(usize),
+    /// Each position has any of so many.
+    Mixed(usize),
 }
 
 /// A case with its inputs.
@@ -34,6 +48,8 @@ pub struct Case {
     pub k: Stored,
     pub v: Stored,
     pub o_gradient: Stored,
+    pub q_documents: Vec<u32>,
+    pub k_documents: Vec<u32>,
 }
 
 /// What the kernels give, gaps between elements included.
@@ -74,19 +90,21 @@ impl Case {
             v: v.0,
             o: o.0,
             lse: lse.0,
+            documents: None,
             element,
             causality: shape.causality,
             window: shape.window,
             softcap: shape.softcap,
             scale: 1.5 / (head_dim as f32).sqrt(),
         };
-        let spec = AttentionBackwardSpec {
+        let mut spec = AttentionBackwardSpec {
             forward,
             o_gradient: o_gradient.0,
             q_gradient: q_gradient.0,
             k_gradient: k_gradient.0,
             v_gradient: v_gradient.0,
         };
+        let [q_documents, k_documents] = documents(&shape, &mut spec.forward, numbers);
         spec.check().expect("valid");
         Case {
             shape,
@@ -95,6 +113,8 @@ impl Case {
             k: Stored::random(element, k.1, numbers),
             v: Stored::random(element, v.1, numbers),
             o_gradient: Stored::random(element, o_gradient.1, numbers),
+            q_documents,
+            k_documents,
         }
     }
 
@@ -121,6 +141,8 @@ impl Case {
             v: self.v.pointer(),
             o: outputs.o.pointer_mut(),
             lse: outputs.lse.pointer_mut().cast(),
+            q_documents: self.q_documents.as_ptr(),
+            k_documents: self.k_documents.as_ptr(),
             q_offset: self.shape.q_offset,
             k_offset: self.shape.k_offset,
         };
@@ -138,6 +160,8 @@ impl Case {
             q_gradient: outputs.q_gradient.pointer_mut(),
             k_gradient: outputs.k_gradient.pointer_mut(),
             v_gradient: outputs.v_gradient.pointer_mut(),
+            q_documents: self.q_documents.as_ptr(),
+            k_documents: self.k_documents.as_ptr(),
             q_offset: self.shape.q_offset,
             k_offset: self.shape.k_offset,
         };
@@ -176,7 +200,8 @@ impl Case {
         for key in 0..shape.k_len {
             let distance = (shape.q_offset + query as i64) - (shape.k_offset + key as i64);
             let seen = (shape.causality == Causality::Bidirectional || distance >= 0)
-                && shape.window.is_none_or(|window| i128::from(distance) < i128::from(window));
+                && shape.window.is_none_or(|window| i128::from(distance) < i128::from(window))
+                && self.is_one_document([batch, kv_head], query, key);
             if !seen {
                 continue;
             }
@@ -199,6 +224,14 @@ impl Case {
         let sum: f64 = scores.iter().map(|score| (score - maximum).exp()).sum();
         let probabilities = scores.iter().map(|score| (score - maximum).exp() / sum).collect();
         (probabilities, slopes, maximum + sum.ln())
+    }
+
+    /// Whether a query and a key of a head belong to one document.
+    fn is_one_document(&self, [batch, kv_head]: [usize; 2], query: usize, key: usize) -> bool {
+        self.spec.forward.documents.is_none_or(|Documents { q, k }| {
+            self.q_documents[at(&q, [batch, kv_head, 0, query], 0)]
+                == self.k_documents[at(&k, [batch, kv_head, 0, key], 0)]
+        })
     }
 
     /// The sum of outputs times the gradient of the outputs: a loss whose gradients are the backward
@@ -235,6 +268,43 @@ pub fn at(strides: &HeadStrides, [batch, kv_head, group, position]: [usize; 4], 
         + group * strides.group as usize
         + position * strides.sequence as usize
         + feature
+}
+
+/// The documents of queries and of keys, some of them shared by the sequences of the batch, and where they lie.
+fn documents(shape: &Shape, spec: &mut AttentionSpec, numbers: &mut Numbers) -> [Vec<u32>; 2] {
+    if shape.packing == Packing::Whole {
+        return [Vec::new(), Vec::new()];
+    }
+    let by_head = if numbers.below(4) == 0 { shape.kv_heads } else { 1 };
+    let by_batch = if numbers.below(4) == 0 { 1 } else { shape.batch };
+    let (q, q_size) = layout([by_batch, shape.q_len, by_head, 1], 1, 1, numbers);
+    let (k, k_size) = layout([by_batch, shape.k_len, by_head, 1], 1, 1, numbers);
+    spec.documents = Some(Documents { q, k });
+    let (mut of_queries, mut of_keys) = (vec![u32::MAX; q_size], vec![u32::MAX - 1; k_size]);
+    for head in 0..by_batch * by_head {
+        let place = |position| [head / by_head, head % by_head, 0, position];
+        let first = shape.q_offset.min(shape.k_offset);
+        let mut by_coordinate = Vec::new();
+        let mut of = |coordinate: i64, numbers: &mut Numbers| match shape.packing {
+            Packing::Whole | Packing::One => 7,
+            Packing::Mixed(count) => numbers.below(count) as u32,
+            Packing::Runs(longest) => {
+                let index = (coordinate - first) as usize;
+                while by_coordinate.len() <= index {
+                    let document = numbers.pick(&[0, 1, 5, u32::MAX, 1 << 31]);
+                    by_coordinate.extend(vec![document; 1 + numbers.below(longest)]);
+                }
+                by_coordinate[index]
+            }
+        };
+        for position in 0..shape.q_len {
+            of_queries[at(&q, place(position), 0)] = of(shape.q_offset + position as i64, numbers);
+        }
+        for position in 0..shape.k_len {
+            of_keys[at(&k, place(position), 0)] = of(shape.k_offset + position as i64, numbers);
+        }
+    }
+    [of_queries, of_keys]
 }
 
 /// Strides of dims (batch, sequence, key-value head, group) in a random order with padding, multiples of `step`,

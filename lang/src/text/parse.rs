@@ -392,6 +392,7 @@ impl Reader {
             value: self.dim(&value)?,
             causal: false,
             window: None,
+            documents: false,
             softcap: None,
             scale: 0.0,
         };
@@ -400,6 +401,7 @@ impl Reader {
                 Rule::causal => attention.causal = true,
                 Rule::window => attention.window = Some(number(&only(part)?)?),
                 Rule::softcap => attention.softcap = Some(number(&only(part)?)?),
+                Rule::documents => attention.documents = true,
                 _ => attention.scale = number(&part)?,
             }
         }

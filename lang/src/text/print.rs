@@ -258,6 +258,7 @@ fn operation_text(model: &Model, operation: &Operation) -> String {
             if let Some(cap) = it.softcap {
                 text.push_str(&format!(" softcap {cap:?}"));
             }
+            text.push_str(if it.documents { " documents" } else { "" });
             text.push_str(&format!(" scale {:?}", it.scale));
             text
         }

@@ -62,12 +62,24 @@ impl Cpu {
         &self,
         spec: &AttentionSpec,
         tensors: &[Address; 5],
+        documents: Option<&[Address; 2]>,
         offsets: &[Integer; 2],
         point: &Point,
     ) -> Result<(), Trouble> {
         let [q, k, v, o, lse] = tensors.each_ref().map(|tensor| self.address(tensor, point));
         let [q_offset, k_offset] = offsets.each_ref().map(|offset| offset.at(point));
-        let tensors = Shared(&ForwardTensors { q, k, v, o, lse: lse.cast(), q_offset, k_offset });
+        let [q_documents, k_documents] = self.documents(documents, point);
+        let tensors = Shared(&ForwardTensors {
+            q,
+            k,
+            v,
+            o,
+            lse: lse.cast(),
+            q_documents,
+            k_documents,
+            q_offset,
+            k_offset,
+        });
         self.in_parts(spec.parts(self.team.threads()), |part, scratch| {
             // SAFETY: validation checked that the operands hold what the descriptor says.
             unsafe { attention(spec, tensors.get(), scratch, part) }
@@ -78,12 +90,14 @@ impl Cpu {
         &self,
         spec: &AttentionBackwardSpec,
         tensors: &[Address; 9],
+        documents: Option<&[Address; 2]>,
         offsets: &[Integer; 2],
         point: &Point,
     ) -> Result<(), Trouble> {
         let [q, k, v, o, lse, o_gradient, q_gradient, k_gradient, v_gradient] =
             tensors.each_ref().map(|tensor| self.address(tensor, point));
         let [q_offset, k_offset] = offsets.each_ref().map(|offset| offset.at(point));
+        let [q_documents, k_documents] = self.documents(documents, point);
         let tensors = Shared(&BackwardTensors {
             q,
             k,
@@ -94,6 +108,8 @@ impl Cpu {
             q_gradient,
             k_gradient,
             v_gradient,
+            q_documents,
+            k_documents,
             q_offset,
             k_offset,
         });
@@ -101,6 +117,16 @@ impl Cpu {
             // SAFETY: validation checked that the operands hold what the descriptor says.
             unsafe { attention_backward(spec, tensors.get(), scratch, part) }
         })
+    }
+
+    /// The addresses of the documents of queries and of keys, if there are any.
+    fn documents(&self, documents: Option<&[Address; 2]>, point: &Point) -> [*const u32; 2] {
+        match documents {
+            Some(documents) => {
+                documents.each_ref().map(|tensor| self.address(tensor, point).cast_const().cast())
+            }
+            None => [std::ptr::null(); 2],
+        }
     }
 
     /// Runs the parts of a kernel, each with its thread's scratch.

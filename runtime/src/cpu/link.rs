@@ -3,7 +3,9 @@
 use super::code::{KernelFunction, LoadedCode};
 use crate::error::{Result, RuntimeError};
 use crate::link::{Address, Integer, Placer};
-use crate::program::{AttentionBackwardCall, AttentionCall, KernelCall, Operation, Program, Transfer};
+use crate::program::{
+    AttentionBackwardCall, AttentionCall, DocumentBuffers, KernelCall, Operation, Program, Transfer,
+};
 use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 
 /// A call of a generated kernel.
@@ -40,11 +42,17 @@ pub enum CpuOperation {
     /// A matrix product.
     Matmul { spec: MatmulSpec, a: Address, b: Address, c: Address },
     /// Attention: q, k, v, o, lse.
-    Attention { spec: Box<AttentionSpec>, tensors: Box<[Address; 5]>, offsets: Box<[Integer; 2]> },
+    Attention {
+        spec: Box<AttentionSpec>,
+        tensors: Box<[Address; 5]>,
+        documents: Option<Box<[Address; 2]>>,
+        offsets: Box<[Integer; 2]>,
+    },
     /// Its gradient: the same, then the gradients of o, q, k, v.
     AttentionBackward {
         spec: Box<AttentionBackwardSpec>,
         tensors: Box<[Address; 9]>,
+        documents: Option<Box<[Address; 2]>>,
         offsets: Box<[Integer; 2]>,
     },
     /// Rows by id.
@@ -125,6 +133,7 @@ fn attention(call: &AttentionCall, placer: &Placer) -> CpuOperation {
     CpuOperation::Attention {
         spec: Box::new(call.spec.clone()),
         tensors: Box::new(call.tensors().map(|tensor| placer.address(tensor))),
+        documents: documents(&call.documents, placer),
         offsets: Box::new([&call.q_offset, &call.k_offset].map(|offset| placer.integer(offset))),
     }
 }
@@ -133,6 +142,11 @@ fn attention_backward(call: &AttentionBackwardCall, placer: &Placer) -> CpuOpera
     CpuOperation::AttentionBackward {
         spec: Box::new(call.spec.clone()),
         tensors: Box::new(call.tensors().map(|tensor| placer.address(tensor))),
+        documents: documents(&call.documents, placer),
         offsets: Box::new([&call.q_offset, &call.k_offset].map(|offset| placer.integer(offset))),
     }
+}
+
+fn documents(documents: &Option<DocumentBuffers>, placer: &Placer) -> Option<Box<[Address; 2]>> {
+    documents.as_ref().map(|documents| Box::new(documents.both().map(|tensor| placer.address(tensor))))
 }

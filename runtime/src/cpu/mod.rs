@@ -143,11 +143,11 @@ impl Backend for Cpu {
         match operation {
             CpuOperation::Kernel(kernel) => self.kernel(kernel, point),
             CpuOperation::Matmul { spec, a, b, c } => self.matmul(spec, [a, b, c], point),
-            CpuOperation::Attention { spec, tensors, offsets } => {
-                self.attention(spec, tensors, offsets, point)
+            CpuOperation::Attention { spec, tensors, documents, offsets } => {
+                self.attention(spec, tensors, documents.as_deref(), offsets, point)
             }
-            CpuOperation::AttentionBackward { spec, tensors, offsets } => {
-                self.attention_backward(spec, tensors, offsets, point)
+            CpuOperation::AttentionBackward { spec, tensors, documents, offsets } => {
+                self.attention_backward(spec, tensors, documents.as_deref(), offsets, point)
             }
             CpuOperation::Take { spec, table, ids, output, offset } => {
                 self.take(spec, [table, ids, output], offset, point)

@@ -7,7 +7,7 @@ use dtlc_kernels::cuda::{BUFFERS_OF_A_PRODUCT, DeviceArgument, MappedTensor};
 use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 use serde::{Deserialize, Serialize};
 
-use super::{Affine, BufferRef, KernelId, Operation, Program, Sums};
+use super::{Affine, BufferRef, DocumentBuffers, KernelId, Operation, Program, Sums};
 
 /// A program's code for CUDA devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -184,8 +184,8 @@ impl Work {
                 let [pointers, integers] = of_kernel(&epilogue.kernel)?;
                 Some([pointers.checked_add(BUFFERS_OF_A_PRODUCT)?, integers])
             }
-            Self::Attention(_) => Some([5, 2]),
-            Self::AttentionBackward(_) => Some([9, 2]),
+            Self::Attention(spec) => Some([5 + document_buffers(spec), 2]),
+            Self::AttentionBackward(spec) => Some([9 + document_buffers(&spec.forward), 2]),
             Self::Take(_) | Self::ScatterAdd(_) => Some([3, 1]),
         }
     }
@@ -205,6 +205,18 @@ impl DeviceSection {
     }
 }
 
+fn with_documents<'a>(
+    tensors: &[&'a BufferRef],
+    documents: &'a Option<DocumentBuffers>,
+) -> Vec<&'a BufferRef> {
+    tensors.iter().copied().chain(documents.iter().flat_map(DocumentBuffers::both)).collect()
+}
+
+/// The documents of queries and of keys, if sequences are packed.
+fn document_buffers(spec: &AttentionSpec) -> u32 {
+    if spec.documents.is_some() { 2 } else { 0 }
+}
+
 /// The buffers and integers of an operation that is some [`Work`], in the order in which its kernels number them.
 #[must_use]
 pub fn operands(operation: &Operation) -> (Vec<&BufferRef>, Vec<&Affine>) {
@@ -215,8 +227,12 @@ pub fn operands(operation: &Operation) -> (Vec<&BufferRef>, Vec<&Affine>) {
             let pointers = [a, b, c].into_iter().chain(call.clone().flat_map(|call| &call.pointers));
             (pointers.collect(), call.flat_map(|call| &call.integers).collect())
         }
-        Operation::Attention(call) => (call.tensors().to_vec(), vec![&call.q_offset, &call.k_offset]),
-        Operation::AttentionBackward(call) => (call.tensors().to_vec(), vec![&call.q_offset, &call.k_offset]),
+        Operation::Attention(call) => {
+            (with_documents(&call.tensors(), &call.documents), vec![&call.q_offset, &call.k_offset])
+        }
+        Operation::AttentionBackward(call) => {
+            (with_documents(&call.tensors(), &call.documents), vec![&call.q_offset, &call.k_offset])
+        }
         Operation::Take { spec: _, table, ids, output, offset } => (vec![table, ids, output], vec![offset]),
         Operation::ScatterAdd { spec: _, source, ids, output, offset } => {
             (vec![source, ids, output], vec![offset])

@@ -238,6 +238,23 @@ pub enum Sums {
     Passing,
 }
 
+/// Numbers of documents, `U32`, one for each position.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DocumentBuffers {
+    /// Of queries.
+    pub q: BufferRef,
+    /// Of keys.
+    pub k: BufferRef,
+}
+
+impl DocumentBuffers {
+    /// In the order in which kernels take them.
+    #[must_use]
+    pub fn both(&self) -> [&BufferRef; 2] {
+        [&self.q, &self.k]
+    }
+}
+
 /// A call of flash attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionCall {
@@ -253,6 +270,8 @@ pub struct AttentionCall {
     pub o: BufferRef,
     /// Log-sum-exps, `F32`.
     pub lse: BufferRef,
+    /// The documents of positions, if the descriptor has them; kernels take them behind all tensors.
+    pub documents: Option<DocumentBuffers>,
     /// Global coordinate of the first query.
     pub q_offset: Affine,
     /// Global coordinate of the first key.
@@ -260,7 +279,7 @@ pub struct AttentionCall {
 }
 
 impl AttentionCall {
-    /// Its tensors, in the order in which kernels take them.
+    /// Its tensors but for documents, in the order in which kernels take them.
     #[must_use]
     pub fn tensors(&self) -> [&BufferRef; 5] {
         [&self.q, &self.k, &self.v, &self.o, &self.lse]
@@ -282,6 +301,8 @@ pub struct AttentionBackwardCall {
     pub o: BufferRef,
     /// Log-sum-exps of the forward call, `F32`.
     pub lse: BufferRef,
+    /// The documents of positions, if the descriptor has them; kernels take them behind all tensors.
+    pub documents: Option<DocumentBuffers>,
     /// Gradient of the outputs.
     pub o_gradient: BufferRef,
     /// Gradient of the queries, replaced.
@@ -297,7 +318,7 @@ pub struct AttentionBackwardCall {
 }
 
 impl AttentionBackwardCall {
-    /// Its tensors, in the order in which kernels take them.
+    /// Its tensors but for documents, in the order in which kernels take them.
     #[must_use]
     pub fn tensors(&self) -> [&BufferRef; 9] {
         let Self { spec: _, q, k, v, o, lse, o_gradient, q_gradient, k_gradient, v_gradient, .. } = self;

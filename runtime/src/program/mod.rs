@@ -19,8 +19,8 @@ pub use device::DeviceSection;
 pub use instruction::LOOP_DEPTH_LIMIT;
 pub use instruction::{
     Affine, AffineTerm, AttentionBackwardCall, AttentionCall, BufferRef, BufferTerm, Collective,
-    CollectiveKind, CollectiveTensor, Epilogue, Instruction, KernelCall, Loop, LoopOrder, Operation, Part,
-    Permutation, Position, Reduction, Space, Strides, Sums, Transfer, Variable,
+    CollectiveKind, CollectiveTensor, DocumentBuffers, Epilogue, Instruction, KernelCall, Loop, LoopOrder,
+    Operation, Part, Permutation, Position, Reduction, Space, Strides, Sums, Transfer, Variable,
 };
 pub use layout::{Dimension, Layout, Mesh, MeshAxis, Placement};
 pub use validate::{BYTES_LIMIT, DIMENSION_LIMIT};

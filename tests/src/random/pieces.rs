@@ -184,11 +184,11 @@ const HOLDING: &[(&str, &str)] = &[
     ("param t$n: [D, C]", "let a$n = slice[C = 2](t$n) * $x\nlet $y = tanh(a$n) + slice[C = 0](t$n)"),
     (
         "param q$n: [D, H, K]\nparam k$n: [D, KV, K]\nparam v$n: [D, KV, W]\nparam o$n: [H, W, D]",
-        "let a$n = attention[S, K -> W](rope_interleaved[S, K](dot[D]($x, q$n)), rope_interleaved[S, K](dot[D]($x, k$n)), dot[D]($x, v$n), mask = causal, scale = 0.4)\nlet $y = dot[H, W](a$n, o$n)",
+        "let a$n = attention[S, K -> W](rope_interleaved[S, K](dot[D]($x, q$n)), rope_interleaved[S, K](dot[D]($x, k$n)), dot[D]($x, v$n), mask = causal, scale = 0.4, documents = u32((iota[S] + iota[B]) / 3))\nlet $y = dot[H, W](a$n, o$n)",
     ),
     (
         "param q$n: [D, E, K]\nparam k$n: [D, E, K]\nparam v$n: [D, E, K]\nparam o$n: [E, K, D]",
-        "dims T$n = S\nlet a$n = attention[S, T$n, K](rope_llama3[S, K](dot[D]($x, q$n)), rename[S -> T$n](dot[D]($x, k$n)), rename[S -> T$n](dot[D](tanh($x), v$n)))\nlet $y = dot[E, K](a$n, o$n)",
+        "dims T$n = S\nlet a$n = attention[S, T$n, K](rope_llama3[S, K](dot[D]($x, q$n)), rename[S -> T$n](dot[D]($x, k$n)), rename[S -> T$n](dot[D](tanh($x), v$n)), documents = (u32(iota[S] % 2), u32(iota[T$n] % 2)))\nlet $y = dot[E, K](a$n, o$n)",
     ),
     (
         "param q$n: [D, K]\nparam k$n: [D, K]\nparam v$n: [D, K]\nparam o$n: [K, D]",
@@ -230,6 +230,11 @@ impl<'a> Maker<'a> {
         let (members, body) = match self.rng.below(100) {
             0..=34 => (String::new(), (*self.rng.pick(SIMPLE)).to_owned()),
             35..=44 if !self.smooth => (String::new(), (*self.rng.pick(JUMPS)).to_owned()),
+            // A path such as `attn1.out` says what the nameless function gives, and only even ones are kept by it.
+            45..=54 if number % 4 == 1 => {
+                let packed = "let $y = attn$n.packed($x, u32((iota[S] + 2 * iota[B]) / 4))";
+                (self.grouped_query(), packed.to_owned())
+            }
             45..=54 => (self.grouped_query(), "let $y = attn$n($x)".to_owned()),
             55..=59 => (self.multi_head(), "let $y = attn$n($x)".to_owned()),
             60..=67 if depth < 2 => {

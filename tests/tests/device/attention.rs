@@ -2,7 +2,7 @@
 //! tensor cores take in bf16: odd lengths and heads, groups, windows, caps, offsets, queries that see nothing. Here on the ordinary cores.
 
 use crate::bench::{Bench, Placing, compiled, without_alternatives};
-use crate::support::attention::{Case, Outputs, Shape, at};
+use crate::support::attention::{Case, Outputs, Packing, Shape, at};
 use crate::support::formula::Precision;
 use crate::support::{Numbers, Stored};
 use crate::tensor::untouched;
@@ -26,6 +26,7 @@ pub const PLAIN: Shape = Shape {
     causality: Causality::Causal,
     window: None,
     softcap: None,
+    packing: Packing::Whole,
     element: Element::F32,
 };
 
@@ -46,6 +47,7 @@ pub fn judge(
     };
     buffers.push(case.o_gradient.bytes());
     buffers.extend([&sized.q_gradient, &sized.k_gradient, &sized.v_gradient].map(empty));
+    buffers.extend(documents(case));
     if let Err(error) = bench.run(backward, &mut buffers, &[q_offset, k_offset], placing) {
         return Some(error.to_string());
     }
@@ -79,7 +81,7 @@ pub fn judge_forward(case: &Case, call: &DeviceCall, bench: &mut Bench, placing:
 }
 
 /// The buffers of the forward call when it has run.
-fn attended(
+pub fn attended(
     case: &Case,
     sized: &Outputs,
     call: &DeviceCall,
@@ -89,8 +91,19 @@ fn attended(
     let Shape { q_offset, k_offset, .. } = case.shape;
     let mut buffers =
         vec![case.q.bytes(), case.k.bytes(), case.v.bytes(), empty(&sized.o), empty(&sized.lse)];
+    buffers.extend(documents(case));
     bench.run(call, &mut buffers, &[q_offset, k_offset], placing)?;
+    buffers.truncate(5);
     Ok(buffers)
+}
+
+/// The numbers of documents, which stand behind all other buffers.
+fn documents(case: &Case) -> Vec<Vec<u8>> {
+    let bytes = |numbers: &Vec<u32>| numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    match case.spec.forward.documents {
+        Some(_) => [&case.q_documents, &case.k_documents].map(bytes).into(),
+        None => Vec::new(),
+    }
 }
 
 fn empty(like: &Stored) -> Vec<u8> {

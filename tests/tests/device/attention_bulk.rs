@@ -7,13 +7,13 @@ use crate::bench::{Bench, Placing, compiled};
 use crate::faults::{catch_on, fault};
 use crate::faults_attention::{as_one, judge_directions};
 use crate::support::Numbers;
-use crate::support::attention::{Case, Shape};
+use crate::support::attention::{Case, Packing, Shape};
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::{DeviceArgument, DeviceCall, DeviceLaunch, MappedTensor};
 use dtlc_kernels::signature::{Causality, Element};
 
 /// A call as devices of 9.0 launch it.
-fn in_bulk(mut call: DeviceCall) -> DeviceCall {
+pub fn in_bulk(mut call: DeviceCall) -> DeviceCall {
     for launch in &mut call.launches {
         if let Some(alternative) = launch.alternative.take() {
             *launch = *alternative;
@@ -29,7 +29,7 @@ fn forward_in_bulk(case: &Case) -> DeviceCall {
     forward
 }
 
-fn is_in_bulk(launch: &DeviceLaunch) -> bool {
+pub fn is_in_bulk(launch: &DeviceLaunch) -> bool {
     launch.name.contains("_bulk_")
 }
 
@@ -134,10 +134,13 @@ fn attention_in_bulk_compiles() {
     if crate::library::nvrtc().is_none() {
         return;
     }
-    let long = Shape { q_len: 300, k_len: 300, group: 4, kv_heads: 2, ..NARROW };
+    let whole = Shape { q_len: 300, k_len: 300, group: 4, kv_heads: 2, ..NARROW };
+    let long = Shape { packing: Packing::Runs(90), ..whole };
     let asked = Shape { softcap: Some(30.0), window: Some(1000), ..long };
     let short = Shape { q_len: 60, ..asked };
-    for (shape, width) in [(long, 64), (asked, 128), (short, 128), (asked, 256)] {
+    for (shape, width) in
+        [(long, 64), (asked, 128), (short, 128), (Shape { packing: Packing::Whole, ..asked }, 256)]
+    {
         let shape = Shape { head_dim: width, value_dim: width, ..shape };
         let case = Case::stepping(shape, CHUNKS, &mut Numbers(53));
         for launch in

@@ -4,7 +4,7 @@
 use crate::attention::{PLAIN, calls, check, is_on_tensor_cores};
 use crate::bench::{Bench, Placing, compiled};
 use crate::support::Numbers;
-use crate::support::attention::{Case, Shape};
+use crate::support::attention::{Case, Packing, Shape};
 use crate::tensor_cores::ARCHITECTURES;
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::DeviceCall;
@@ -117,9 +117,10 @@ fn attention_on_tensor_cores_compiles_for_every_architecture() {
     }
     let long = Shape { q_len: 300, k_len: 300, group: 4, kv_heads: 2, ..NARROW };
     let plain = Shape { head_dim: 128, value_dim: 128, ..long };
-    let asked = Shape { softcap: Some(30.0), window: Some(1000), ..plain };
+    let packed = Packing::Runs(90);
+    let asked = Shape { softcap: Some(30.0), window: Some(1000), packing: packed, ..plain };
     let shapes = [
-        Shape { head_dim: 64, value_dim: 64, ..plain },
+        Shape { head_dim: 64, value_dim: 64, packing: packed, ..plain },
         plain,
         asked,
         Shape { head_dim: 256, value_dim: 256, ..asked },

@@ -9,6 +9,7 @@ mod support;
 
 mod attention;
 mod attention_bulk;
+mod attention_documents;
 mod attention_tensor;
 mod bench;
 mod collective;

@@ -98,6 +98,19 @@ fn attention_arrives_in_bulk_in_a_graph() {
     check(program, "attention_forward_bulk_", "bar.sync 1, 256;");
 }
 
+/// The documents of queries and keys reach the kernels that stand in for others too.
+#[test]
+fn attention_of_documents_arrives_in_bulk() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let packed = ATTENTION.replace("mask = true", "mask = true, documents = u32((iota[S] + iota[B]) / 30)");
+    let packed = program(nvrtc, &packed.replace("seq 70", "seq 40"));
+    let (expected, _) = steps(&packed, (8, 0), Graphs::Record).expect("it runs");
+    let (found, _) = steps(&packed, (9, 0), Graphs::Record).expect("it runs");
+    let worst =
+        expected.iter().zip(&found).map(|(one, other)| relative_error(one, other)).fold(0.0, f64::max);
+    assert!(worst < 1.0 / 256.0, "off by {worst}");
+}
+
 /// Runs a program as newer and older devices do, and again with a trap where a kernel in bulk has this text.
 fn check(mut program: Program, kernel: &str, text: &str) {
     let (expected, _) = steps(&program, (8, 0), Graphs::Record).expect("it runs");

@@ -2,10 +2,10 @@
 
 use super::{Assembler, Result};
 use dtlc_ir::memory::Write;
-use dtlc_ir::{Attention, DType, Dim, Inst, Value};
+use dtlc_ir::{Attention, DType, Dim, Inst, Packing, Value};
 use dtlc_kernels::signature::{
-    Accumulation, AttentionBackwardSpec, AttentionSpec, Causality, ContractionDim, HeadStrides, InvalidSpec,
-    MatmulSpec, ScatterAddSpec, TakeSpec,
+    Accumulation, AttentionBackwardSpec, AttentionSpec, Causality, ContractionDim, Documents, HeadStrides,
+    InvalidSpec, MatmulSpec, ScatterAddSpec, TakeSpec,
 };
 use dtlc_runtime::program as target;
 
@@ -68,10 +68,10 @@ impl Assembler<'_> {
     }
 
     pub(super) fn attention(&mut self, inst: &Inst, attention: &Attention) -> Result<target::Operation> {
-        let (q, k, v) = (inst.args[0], inst.args[1], inst.args[2]);
+        let ([q, k, v], documents) = self.with_documents(inst, attention)?;
         let (o, lse) = (inst.results[0], inst.results[1]);
         let heads = self.heads(inst, attention, q, k)?;
-        let spec = self.attention_spec(inst, attention, &heads, [q, k, v, o, lse])?;
+        let spec = self.attention_spec(inst, attention, &heads, ([q, k, v, o, lse], documents))?;
         self.needs_scratch(spec.scratch_bytes());
         Ok(target::Operation::Attention(Box::new(target::AttentionCall {
             spec,
@@ -80,6 +80,7 @@ impl Assembler<'_> {
             v: self.buffer(v)?,
             o: self.buffer(o)?,
             lse: self.buffer(lse)?,
+            documents: self.document_buffers(documents)?,
             q_offset: self.shard_start(q, attention.query),
             k_offset: self.shard_start(k, attention.key),
         })))
@@ -90,15 +91,13 @@ impl Assembler<'_> {
         inst: &Inst,
         attention: &Attention,
     ) -> Result<target::Operation> {
-        let [q, k, v, o, lse, o_gradient] = *inst.args.as_slice() else {
-            return Err(self.unforeseen(inst, "not six arguments"));
-        };
+        let ([q, k, v, o, lse, o_gradient], documents) = self.with_documents(inst, attention)?;
         let [q_gradient, k_gradient, v_gradient] = *inst.results.as_slice() else {
             return Err(self.unforeseen(inst, "not three results"));
         };
         let heads = self.heads(inst, attention, q, k)?;
         let spec = AttentionBackwardSpec {
-            forward: self.attention_spec(inst, attention, &heads, [q, k, v, o, lse])?,
+            forward: self.attention_spec(inst, attention, &heads, ([q, k, v, o, lse], documents))?,
             o_gradient: self.head_strides(&heads, o_gradient, attention.query),
             q_gradient: self.head_strides(&heads, q_gradient, attention.query),
             k_gradient: self.head_strides(&heads, k_gradient, attention.key),
@@ -113,6 +112,7 @@ impl Assembler<'_> {
             v: self.buffer(v)?,
             o: self.buffer(o)?,
             lse: self.buffer(lse)?,
+            documents: self.document_buffers(documents)?,
             o_gradient: self.buffer(o_gradient)?,
             q_gradient: self.buffer(q_gradient)?,
             k_gradient: self.buffer(k_gradient)?,
@@ -122,12 +122,32 @@ impl Assembler<'_> {
         })))
     }
 
+    /// The first `N` arguments of an attention or its gradient, and behind them the documents of queries and keys.
+    fn with_documents<const N: usize>(
+        &self,
+        inst: &Inst,
+        attention: &Attention,
+    ) -> Result<([Value; N], Option<[Value; 2]>)> {
+        match (attention.packing, inst.args.split_first_chunk::<N>()) {
+            (Packing::Whole, Some((tensors, []))) => Ok((*tensors, None)),
+            (Packing::Documents, Some((tensors, &[of_queries, of_keys]))) => {
+                Ok((*tensors, Some([of_queries, of_keys])))
+            }
+            (Packing::Whole | Packing::Documents, _) => Err(self.unforeseen(inst, "other arguments")),
+        }
+    }
+
+    fn document_buffers(&mut self, documents: Option<[Value; 2]>) -> Result<Option<target::DocumentBuffers>> {
+        let Some([q, k]) = documents else { return Ok(None) };
+        Ok(Some(target::DocumentBuffers { q: self.buffer(q)?, k: self.buffer(k)? }))
+    }
+
     fn attention_spec(
         &self,
         inst: &Inst,
         attention: &Attention,
         heads: &Heads,
-        [q, k, v, o, lse]: [Value; 5],
+        ([q, k, v, o, lse], documents): ([Value; 5], Option<[Value; 2]>),
     ) -> Result<AttentionSpec> {
         let extent = |nest: &Option<Nest>| nest.map_or(1, |nest| nest.extent as usize);
         let spec = AttentionSpec {
@@ -143,6 +163,10 @@ impl Assembler<'_> {
             v: self.head_strides(heads, v, attention.key),
             o: self.head_strides(heads, o, attention.query),
             lse: self.head_strides(heads, lse, attention.query),
+            documents: documents.map(|[of_queries, of_keys]| Documents {
+                q: self.head_strides(heads, of_queries, attention.query),
+                k: self.head_strides(heads, of_keys, attention.key),
+            }),
             element: self.float(inst, q)?,
             causality: if attention.causal { Causality::Causal } else { Causality::Bidirectional },
             window: attention.window,

@@ -9,6 +9,7 @@ mod devices;
 mod libraries;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod packed;
 mod processes;
 mod runs;
 mod stages;

@@ -6,7 +6,7 @@
 use super::op::Site;
 use super::tensor::{Tensor, walk};
 use crate::dim::Dim;
-use crate::op::Attention;
+use crate::op::{Attention, Packing};
 use crate::types::Type;
 
 /// The output and the log-sum-exp.
@@ -21,10 +21,11 @@ pub(super) fn forward(
     let mut output = Tensor::filled(site.shape(results[0]), 0.0);
     let mut lse = Tensor::filled(site.shape(results[1]), 0.0);
     let space = lse.shape();
-    let strides = [query, key, values, &output, &lse].map(|operand| operand.strides(&space));
     let rows = Rows::new(site, options, args, arg_types);
+    let operands = [query, key, values, &output, &lse].into_iter().chain(rows.documents());
+    let strides: Vec<_> = operands.map(|operand| operand.strides(&space)).collect();
     walk(&space, &strides, |coordinates, at| {
-        let scores = rows.scores(rows.position(&space, coordinates), at[0], at[1]);
+        let scores = rows.scores(rows.position(&space, coordinates), [at[0], at[1]], &at[5..]);
         let most = scores.iter().fold(f64::NEG_INFINITY, |most, score| most.max(score.value));
         let exponential = |score: &Score| site.within(site.within(score.value - most).exp());
         let total = scores.iter().fold(0.0, |total, score| site.within(total + exponential(score)));
@@ -41,7 +42,7 @@ pub(super) fn forward(
     vec![output, lse]
 }
 
-/// The gradients of queries, keys and values from arguments `q, k, v, o, lse, do`.
+/// The gradients of queries, keys and values from arguments `q, k, v, o, lse, do` and the documents that there are.
 pub(super) fn gradient(
     site: &Site<'_>,
     options: &Attention,
@@ -53,13 +54,14 @@ pub(super) fn gradient(
     let [mut d_query, mut d_key, mut d_values] =
         [0, 1, 2].map(|index| Tensor::filled(site.shape(results[index]), 0.0));
     let space = lse.shape();
-    let operands = [query, key, values, output, lse, d_output, &d_query, &d_key, &d_values];
-    let strides = operands.map(|operand| operand.strides(&space));
     let rows = Rows::new(site, options, args, arg_types);
+    let operands = [query, key, values, output, lse, d_output, &d_query, &d_key, &d_values];
+    let operands = operands.into_iter().chain(rows.documents());
+    let strides: Vec<_> = operands.map(|operand| operand.strides(&space)).collect();
     let Attention { key: key_dim, head, value, .. } = *options;
     walk(&space, &strides, |coordinates, at| {
         let mean = along(site, value, (output, at[3]), (d_output, at[5]));
-        for score in rows.scores(rows.position(&space, coordinates), at[0], at[1]) {
+        for score in rows.scores(rows.position(&space, coordinates), [at[0], at[1]], &at[9..]) {
             let t = (key_dim, score.key);
             let weight = site.within(site.within(score.value - lse.data[at[4]]).exp());
             let d_weight = along(site, value, (values, values.offset(at[2], &[t])), (d_output, at[5]));
@@ -106,6 +108,8 @@ struct Rows<'a> {
     options: &'a Attention,
     query: &'a Tensor,
     key: &'a Tensor,
+    /// Of queries and of keys, where sequences are packed.
+    documents: Option<[&'a Tensor; 2]>,
     first_query: u64,
     first_key: u64,
     keys: u64,
@@ -113,15 +117,25 @@ struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     fn new(site: &'a Site<'a>, options: &'a Attention, args: &[&'a Tensor], arg_types: &[&Type]) -> Rows<'a> {
+        let documents = match (options.packing, args) {
+            (Packing::Documents, &[.., of_queries, of_keys]) => Some([of_queries, of_keys]),
+            (Packing::Documents | Packing::Whole, _) => None,
+        };
         Rows {
             site,
             options,
             query: args[0],
             key: args[1],
+            documents,
             first_query: site.start(arg_types[0], options.query),
             first_key: site.start(arg_types[1], options.key),
             keys: site.program.dims[options.key].size,
         }
+    }
+
+    /// Those of queries, then those of keys.
+    fn documents(&self) -> impl Iterator<Item = &'a Tensor> + use<'a> {
+        self.documents.into_iter().flatten()
     }
 
     /// The global position of the query at a place in `space`.
@@ -130,14 +144,15 @@ impl<'a> Rows<'a> {
         self.first_query + at.map_or(0, |at| coordinates[at]) as u64
     }
 
-    /// The scores of the query at global position `s` with every key that it sees.
-    fn scores(&self, s: u64, query_at: usize, key_at: usize) -> Vec<Score> {
+    /// The scores of the query at global position `s` with every key that it sees, from where it and the keys lie, and the
+    /// documents of both.
+    fn scores(&self, s: u64, [query_at, key_at]: [usize; 2], documents_at: &[usize]) -> Vec<Score> {
         let (site, options) = (self.site, self.options);
         let mut scores = Vec::new();
         for index in 0..self.key.size(options.key) {
             let t = self.first_key + index as u64;
             let hidden = options.causal && t > s || options.window.is_some_and(|window| s >= t + window);
-            if hidden || t >= self.keys {
+            if hidden || t >= self.keys || self.are_apart(index, documents_at) {
                 continue;
             }
             let key = (self.key, self.key.offset(key_at, &[(options.key, index)]));
@@ -153,5 +168,12 @@ impl<'a> Rows<'a> {
             scores.push(Score { key: index, value, slope });
         }
         scores
+    }
+
+    /// Whether the key at a place on this rank belongs to another document than the query.
+    fn are_apart(&self, key: usize, at: &[usize]) -> bool {
+        self.documents.is_some_and(|[of_queries, of_keys]| {
+            of_queries.data[at[0]] != of_keys.data[of_keys.offset(at[1], &[(self.options.key, key)])]
+        })
     }
 }

@@ -4,7 +4,9 @@ use super::parse::{
     Pair, Result, Rule, Tables, exactly, fail, first, named, number, only, reduce_op, unquote,
 };
 use crate::dim::Dim;
-use crate::op::{Attention, Collective, CollectiveKind, Literal, Op, Reason, ScalarOp, Scan, ScanOutput};
+use crate::op::{
+    Attention, Collective, CollectiveKind, Literal, Op, Packing, Reason, ScalarOp, Scan, ScanOutput,
+};
 use crate::program::Region;
 use crate::types::ReduceOp;
 use smallvec::SmallVec;
@@ -130,6 +132,7 @@ fn attention(tables: &Tables, pair: Pair<'_>) -> Result<Attention> {
         value: tables.dim(&value)?,
         causal: false,
         window: None,
+        packing: Packing::Whole,
         softcap: None,
         scale: number(&scale)?,
     };
@@ -138,6 +141,7 @@ fn attention(tables: &Tables, pair: Pair<'_>) -> Result<Attention> {
             Rule::causal => attention.causal = true,
             Rule::window => attention.window = Some(number(&only(part)?)?),
             Rule::softcap => attention.softcap = Some(number(&only(part)?)?),
+            Rule::documents => attention.packing = Packing::Documents,
             _ => return fail(&part, "unexpected in an attention"),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::names::word;
 use crate::dim::Dim;
-use crate::op::{Attention, Collective, Literal, Op, Scan, ScanOutput};
+use crate::op::{Attention, Collective, Literal, Op, Packing, Scan, ScanOutput};
 use crate::program::Program;
 
 /// `reduce_sum[D, K]`.
@@ -79,6 +79,10 @@ fn attention_text(program: &Program, attention: &Attention) -> String {
     }
     if let Some(softcap) = attention.softcap {
         text.push_str(&format!(", softcap {softcap:?}"));
+    }
+    match attention.packing {
+        Packing::Whole => {}
+        Packing::Documents => text.push_str(", documents"),
     }
     text
 }

@@ -182,6 +182,7 @@ impl Make {
             value: self.dim(),
             causal: self.numbers.chance(50),
             window: self.numbers.chance(50).then_some(3),
+            packing: self.numbers.pick(&[Packing::Whole, Packing::Documents]),
             softcap: self.numbers.chance(50).then_some(30.0),
             scale: 0.125,
         }

@@ -51,7 +51,7 @@ pub fn reduce(
     tape.add(builder, arg, spread);
 }
 
-/// One fused backward makes all three.
+/// One fused backward makes all three. Documents are numbers of which nothing is a function.
 pub fn attention(
     tape: &mut Tape,
     builder: &mut Builder,
@@ -60,10 +60,11 @@ pub fn attention(
     cotangent: Value,
 ) {
     let (out, lse) = (inst.results[0], inst.results[1]);
-    let args = [inst.args[0], inst.args[1], inst.args[2], out, lse, cotangent];
-    let types: Vec<Type> = inst.args.iter().map(|&arg| builder.ty(arg).clone()).collect();
+    let (tensors, documents) = inst.args.split_at(3);
+    let args = [tensors, &[out, lse, cotangent], documents].concat();
+    let types: Vec<Type> = tensors.iter().map(|&arg| builder.ty(arg).clone()).collect();
     let gradients = builder.push(Op::AttentionGradient(attention.clone()), &args, types);
-    for (&arg, &gradient) in inst.args.iter().zip(&gradients) {
+    for (&arg, &gradient) in tensors.iter().zip(&gradients) {
         tape.add(builder, arg, gradient);
     }
 }

@@ -6,7 +6,8 @@ use crate::error::{PassError, PassErrorKind};
 use crate::interface::step_input;
 use cranelift_entity::EntityRef;
 use dtlc_ir::{
-    Attention, Binding, Builder, DType, Dim, Literal, Op, ReduceOp, Role, ScalarOp, Scan, Scope, Type, Value,
+    Attention, Binding, Builder, DType, Dim, Literal, Op, Packing, ReduceOp, Role, ScalarOp, Scan, Scope,
+    Type, Value,
 };
 use dtlc_lang::model::{self, Block, DimId, Elementwise, Node, NodeId, Operation, ParamId, Reduction};
 use smallvec::{SmallVec, smallvec};
@@ -223,6 +224,16 @@ impl Lowerer<'_> {
             v = builder.rename(v, query, key);
         }
         let [q, k, v] = [(q, head), (k, head), (v, value)].map(|(it, dim)| innermost(builder, it, dim));
+        let mut operands = vec![q, k, v];
+        let mut packing = Packing::Whole;
+        if written.documents {
+            let of_keys =
+                if written.key == written.query { builder.rename(args[4], query, key) } else { args[4] };
+            let groups = batch_dims(builder, [q, k], [query, head]);
+            let documents = [(args[3], query), (of_keys, key)];
+            operands.extend(documents.map(|(it, own)| documents_of(builder, it, own, &groups)));
+            packing = Packing::Documents;
+        }
         let attention = Attention {
             query,
             key,
@@ -230,6 +241,7 @@ impl Lowerer<'_> {
             value,
             causal: written.causal,
             window: written.window,
+            packing,
             softcap: written.softcap,
             scale: written.scale,
         };
@@ -237,7 +249,7 @@ impl Lowerer<'_> {
         let out = of_query.dims.iter().map(|&dim| if dim == head { value } else { dim });
         let out = Type::new(dtype, out);
         let lse = Type::new(DType::F32, of_query.dims.iter().copied().filter(|&dim| dim != head));
-        Ok(builder.push(Op::Attention(attention), &[q, k, v], [out, lse])[0])
+        Ok(builder.push(Op::Attention(attention), &operands, [out, lse])[0])
     }
 
     fn repeat(
@@ -421,6 +433,35 @@ fn scalar_op(function: Elementwise) -> ScalarOp {
         Elementwise::Or => ScalarOp::Or,
         Elementwise::Select => ScalarOp::Select,
     }
+}
+
+/// The batch dims of queries and keys, outside and inside of the queries' positions.
+fn batch_dims(builder: &Builder, [q, k]: [Value; 2], [query, head]: [Dim; 2]) -> [Vec<Dim>; 2] {
+    let mut groups = [Vec::new(), Vec::new()];
+    let mut group = 0;
+    for &dim in &builder.ty(q).dims {
+        if dim == query {
+            group = 1;
+        } else if dim != head && builder.ty(k).has(dim) {
+            groups[group].push(dim);
+        }
+    }
+    groups
+}
+
+/// Documents of positions along `own`: as kernels step through neighbouring batch dims as one, either none of a group or all, in their order.
+fn documents_of(builder: &mut Builder, documents: Value, own: Dim, groups: &[Vec<Dim>; 2]) -> Value {
+    let ty = builder.ty(documents).clone();
+    let [outside, inside] = groups.each_ref().map(|group| {
+        let is_used = group.iter().any(|&dim| ty.has(dim));
+        if is_used { group.clone() } else { Vec::new() }
+    });
+    let dims: Vec<Dim> = [outside, vec![own], inside].concat();
+    if dims.len() == ty.dims.len() && dims.len() <= 2 {
+        // One batch dim may stand on either side of the positions.
+        return documents;
+    }
+    builder.conform(documents, &Type::new(ty.dtype, dims))
 }
 
 /// The value with `dim` innermost, as kernels read rows of it.

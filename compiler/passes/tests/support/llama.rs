@@ -2,7 +2,7 @@
 //! and an auxiliary sum over layers, and a loss over the labels that count.
 
 use super::{Sketch, scan};
-use dtlc_ir::{Attention, Builder, DType, Dim, Op, Program, ReduceOp, ScalarOp, Type, Value};
+use dtlc_ir::{Attention, Builder, DType, Dim, Op, Packing, Program, ReduceOp, ScalarOp, Type, Value};
 
 /// What may be added to the model.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,6 +100,7 @@ fn layer(
         value: dims.k,
         causal: true,
         window: None,
+        packing: Packing::Whole,
         softcap: None,
         scale: 0.7,
     };

@@ -4,7 +4,7 @@
 
 use super::group::GROUP_LOOP;
 use super::tensor::Tiles;
-use super::{Attention, GRADIENT, KEY_GRADIENT, OFFSETS, QUERY_GRADIENT, SOFTMAX, Shape};
+use super::{Attention, GRADIENT, KEY_GRADIENT, QUERY_GRADIENT, SOFTMAX, Shape};
 use crate::cuda::mapped::MappedRows;
 use crate::cuda::source::Source;
 use crate::cuda::{DeviceArgument, DeviceLaunch};
@@ -110,7 +110,7 @@ impl Launch<'_> {
         others: &[DeviceArgument],
     ) -> Result<Option<DeviceLaunch>, InvalidSpec> {
         let Launch { attention, tiles, read } = self;
-        let mut source = tiles.describe(attention.source());
+        let mut source = attention.tiled(tiles);
         let mut arguments = Vec::new();
         for &(number, features, lines) in read {
             let positions = match lines {
@@ -122,7 +122,7 @@ impl Launch<'_> {
             source = source.constant("long long", &format!("{name}_HEAD_STRIDE"), mapped.place_stride);
             arguments.push(DeviceArgument::Map(mapped.map));
         }
-        arguments.extend(others.iter().copied().chain(OFFSETS));
+        arguments.extend(others.iter().copied().chain(attention.last_arguments()));
         let shape = Shape { threads: tiles.threads() + BRINGING_THREADS, ..Shape::of(tiles, blocks) };
         shape.launch(stem, files(source), arguments)
     }

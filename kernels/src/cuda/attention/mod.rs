@@ -11,7 +11,9 @@ mod tensor;
 use self::tensor::{Tiles, is_for_tensor_cores};
 use super::source::{Source, float, linear, stored};
 use super::{DeviceArgument, DeviceCall, DeviceLaunch};
-use crate::signature::{AttentionBackwardSpec, AttentionSpec, Causality, HeadStrides, InvalidSpec, require};
+use crate::signature::{
+    AttentionBackwardSpec, AttentionSpec, Causality, Documents, HeadStrides, InvalidSpec, require,
+};
 
 /// Queries, or keys, that a block of threads works on, on the ordinary cores; as in `attention_tiles.cuh`.
 const ROWS: usize = 64;
@@ -25,6 +27,10 @@ const WARP: u64 = 32;
 const LONGEST_WINDOW: u64 = 1 << 60;
 
 const TILES: &str = concat!(include_str!("../tiles.cuh"), "\n", include_str!("../attention_tiles.cuh"));
+const HEADS: &str = include_str!("../attention_heads.cuh");
+const DOCUMENTS: &str = include_str!("../attention_documents.cuh");
+const MARKS: &str = include_str!("../attention_marks.cuh");
+const VISIBILITY: &str = include_str!("../attention_visibility.cuh");
 const SOFTMAX: &str = include_str!("../attention_softmax.cuh");
 const GRADIENT: &str = include_str!("../attention_gradient.cuh");
 const QUERY_GRADIENT: &str = include_str!("../attention_query_gradient_tensor.cuh");
@@ -33,7 +39,7 @@ const KEY_GRADIENT: &str = include_str!("../attention_key_gradient_tensor.cuh");
 /// Global coordinates of the first query and the first key.
 const OFFSETS: [DeviceArgument; 2] = [DeviceArgument::Integer(0), DeviceArgument::Integer(1)];
 
-/// Attends: buffers q, k, v, o and lse; integers are the global coordinates of the first query and the first key.
+/// Attends: buffers q, k, v, o and lse, and the documents of queries and keys that there are; integers are the global coordinates of the first query and the first key.
 ///
 /// # Errors
 /// The descriptor is not valid, or sizes are beyond what a launch can have.
@@ -42,7 +48,7 @@ pub fn attention(spec: &AttentionSpec) -> Result<DeviceCall, InvalidSpec> {
     Ok(DeviceCall { scratch_bytes: 0, launches: launch.into_iter().collect() })
 }
 
-/// Differentiates: buffers q, k, v, o, lse, the gradient of o, and the gradients of q, k and v; integers are the global
+/// Differentiates: buffers q, k, v, o, lse, the gradient of o, the gradients of q, k and v, and the documents that there are; integers are the global
 /// coordinates of the first query and the first key.
 ///
 /// # Errors
@@ -171,7 +177,29 @@ impl<'a> Attention<'a> {
             .constant("float", "CAP", float(spec.softcap.unwrap_or(1.0)))
             .constant("float", "SCALE", float(spec.scale));
         let described = |source: Source, tensor: &Tensor| source.file(&tensor.describe(spec));
-        self.tensors.iter().fold(source, described).file(include_str!("../attention_heads.cuh"))
+        let source = self.tensors.iter().fold(source, described);
+        let Some(Documents { q, k }) = spec.documents else {
+            return source.macro_text("PACKED(...)", "").file(HEADS).file(VISIBILITY);
+        };
+        let documents = [
+            Tensor { name: "QDocuments", strides: q, positions: spec.q_len },
+            Tensor { name: "KDocuments", strides: k, positions: spec.k_len },
+        ];
+        let source = documents.iter().fold(source, described).macro_text("PACKED(...)", "__VA_ARGS__");
+        source.file(HEADS).file(DOCUMENTS).file(VISIBILITY)
+    }
+
+    /// The last arguments of each launch: the offsets, and the documents that there are, which stand behind all other buffers.
+    fn last_arguments(&self) -> impl Iterator<Item = DeviceArgument> + use<> {
+        let first = self.tensors.len() as u32;
+        let count = if self.spec.documents.is_some() { 2 } else { 0 };
+        OFFSETS.into_iter().chain((first..first + count).map(DeviceArgument::Pointer))
+    }
+
+    /// What all kernels on the tensor cores share.
+    fn tiled(&self, tiles: &Tiles) -> Source {
+        let source = tiles.describe(self.source());
+        if self.spec.documents.is_some() { source.file(MARKS) } else { source }
     }
 
     /// What all kernels on the ordinary cores share that work on tiles; of an output's features a block makes as many as `split` says.
@@ -181,10 +209,10 @@ impl<'a> Attention<'a> {
 
     fn forward(&self) -> Result<Option<DeviceLaunch>, InvalidSpec> {
         let pointers = [0, 1, 2, 3, 4].map(DeviceArgument::Pointer);
-        let arguments = pointers.into_iter().chain(OFFSETS).collect();
+        let arguments = pointers.into_iter().chain(self.last_arguments()).collect();
         if is_for_tensor_cores(self.spec) {
             let tiles = Tiles::forward(self.spec);
-            let source = tiles.describe(self.source()).file(SOFTMAX).file(&group::forward_loop());
+            let source = self.tiled(&tiles).file(SOFTMAX).file(&group::forward_loop());
             let source = source.file(include_str!("../attention_forward_tensor.cu"));
             let shape = Shape::of(&tiles, self.query_blocks(tiles.rows()));
             let launch = shape.launch("attention_forward_tensor", source, arguments)?;
@@ -210,10 +238,11 @@ impl<'a> Attention<'a> {
 
     fn query_gradient(&self) -> Result<Option<DeviceLaunch>, InvalidSpec> {
         let pointers = [0, 1, 2, 4, 5, 6].map(DeviceArgument::Pointer);
-        let arguments = pointers.into_iter().chain([DeviceArgument::Scratch(0)]).chain(OFFSETS).collect();
+        let arguments = pointers.into_iter().chain([DeviceArgument::Scratch(0)]);
+        let arguments = arguments.chain(self.last_arguments()).collect();
         if is_for_tensor_cores(self.spec) {
             let tiles = Tiles::query_gradient(self.spec);
-            let source = tiles.describe(self.source()).file(GRADIENT).file(QUERY_GRADIENT);
+            let source = self.tiled(&tiles).file(GRADIENT).file(QUERY_GRADIENT);
             let source = source.file(include_str!("../attention_query_gradient_tensor.cu"));
             let shape = Shape::of(&tiles, self.query_blocks(tiles.rows()));
             let launch = shape.launch("attention_query_gradient_tensor", source, arguments)?;
@@ -227,10 +256,11 @@ impl<'a> Attention<'a> {
 
     fn key_gradient(&self) -> Result<Option<DeviceLaunch>, InvalidSpec> {
         let pointers = [0, 1, 2, 4, 5, 7, 8].map(DeviceArgument::Pointer);
-        let arguments = pointers.into_iter().chain([DeviceArgument::Scratch(0)]).chain(OFFSETS).collect();
+        let arguments = pointers.into_iter().chain([DeviceArgument::Scratch(0)]);
+        let arguments = arguments.chain(self.last_arguments()).collect();
         if is_for_tensor_cores(self.spec) {
             let tiles = Tiles::key_gradient(self.spec);
-            let source = tiles.describe(self.source()).file(GRADIENT).file(KEY_GRADIENT);
+            let source = self.tiled(&tiles).file(GRADIENT).file(KEY_GRADIENT);
             let source = source.file(include_str!("../attention_key_gradient_tensor.cu"));
             let shape = Shape::of(&tiles, self.key_blocks(tiles.rows()) * tiles.parts);
             let launch = shape.launch("attention_key_gradient_tensor", source, arguments)?;

@@ -57,13 +57,14 @@ pub(super) struct Tiles {
 
 impl Tiles {
     /// Those of the forward kernel, which keeps queries and sums up values. The more rows a warp has, the fewer fragments of keys and
-    /// values it loads for each product: as many as registers hold, where there are queries for that.
+    /// values it loads for each product: as many as registers hold, where there are queries for that and no documents to keep apart.
     pub(super) fn forward(spec: &AttentionSpec) -> Tiles {
         let tiles = Tiles::of(spec, 1);
         let short = Tiles { kept: vec![tiles.head_width], summed: vec![tiles.value_width], ..tiles };
+        let are_many = spec.q_len > short.rows() && spec.documents.is_none();
         match short.head_width.max(short.value_width) {
-            ..=64 if spec.q_len > short.rows() => Tiles { warp_rows: 2 * FRAGMENT, columns: 64, ..short },
-            65..=128 if spec.q_len > short.rows() => Tiles { warp_rows: 2 * FRAGMENT, columns: 32, ..short },
+            ..=64 if are_many => Tiles { warp_rows: 2 * FRAGMENT, columns: 64, ..short },
+            65..=128 if are_many => Tiles { warp_rows: 2 * FRAGMENT, columns: 32, ..short },
             ..=128 => Tiles { columns: 64, ..short },
             _ => Tiles { columns: 32, ..short },
         }
@@ -72,7 +73,9 @@ impl Tiles {
     /// Those of the forward kernel where they arrive in bulk, with as many columns as scores have registers for beside the outputs.
     pub(super) fn forward_in_bulk(spec: &AttentionSpec) -> Tiles {
         let tiles = Tiles { warp_rows: FRAGMENT, ..Tiles::forward(spec) };
-        let columns = if tiles.is_wide() { 64 } else { 128 };
+        let is_narrow = tiles.head_width.max(tiles.value_width) <= 64;
+        let is_full = tiles.is_wide() || spec.documents.is_some() && !is_narrow;
+        let columns = if is_full { 64 } else { 128 };
         Tiles { columns, ..tiles }.in_bulk(spec.q_len)
     }
 

@@ -4,7 +4,7 @@ use super::super::context::{Elaborator, Purpose};
 use super::super::types::{element_name, is_float};
 use super::super::value::Value;
 use super::Call;
-use crate::ast::DimArguments;
+use crate::ast::{Argument, DimArguments};
 use crate::codes::Code;
 use crate::diagnostic::Diagnostic;
 use crate::model::{Attention, DimId, Element, NodeId, Operation};
@@ -75,7 +75,8 @@ impl<'p> Elaborator<'p> {
     /// values end in another dim.
     pub(super) fn attention(&mut self, call: &Call<'_, 'p>) -> Option<Value> {
         let (query, key, head, value) = self.attention_dims(call)?;
-        let nodes = (0..3).map(|index| self.tensor_argument(call, index)).collect::<Option<Vec<NodeId>>>()?;
+        let mut nodes =
+            (0..3).map(|index| self.tensor_argument(call, index)).collect::<Option<Vec<NodeId>>>()?;
         let &[q, k, v] = &nodes[..] else { return None };
         let value_dim = value.unwrap_or(head);
         for (index, dim) in [(0, query), (0, head), (1, key), (1, head), (2, key), (2, value_dim)] {
@@ -91,10 +92,15 @@ impl<'p> Elaborator<'p> {
             value: value_dim,
             causal: false,
             window: None,
+            documents: false,
             softcap: None,
             scale: 1.0 / (self.dims[head].size as f64).sqrt(),
         };
         self.attention_options(call, &mut attention)?;
+        if let Some(argument) = named(call, "documents") {
+            nodes.extend(self.documents(call, argument, [q, k], &attention)?);
+            attention.documents = true;
+        }
         if attention.causal
             && self.dims[query].size != self.dims[key].size
             && !self.is_stand_in(&[query, key])
@@ -164,9 +170,14 @@ impl<'p> Elaborator<'p> {
     fn attention_options(&mut self, call: &Call<'_, 'p>, attention: &mut Attention) -> Option<()> {
         for argument in &call.named {
             let Some(name) = &argument.name else { continue };
-            if name.name == "mask" {
-                attention.causal = self.mask(call, argument)?;
-                continue;
+            match name.name.as_str() {
+                "mask" => {
+                    attention.causal = self.mask(call, argument)?;
+                    continue;
+                }
+                // Not an option but a value: see `documents`.
+                "documents" => continue,
+                _ => {}
             }
             let number = match self.expression(call.env, &argument.value) {
                 Value::Number(number) => number.as_f64(),
@@ -198,7 +209,7 @@ impl<'p> Elaborator<'p> {
         Some(())
     }
 
-    fn mask(&mut self, call: &Call<'_, 'p>, argument: &'p crate::ast::Argument) -> Option<bool> {
+    fn mask(&mut self, call: &Call<'_, 'p>, argument: &'p Argument) -> Option<bool> {
         match argument.value.as_name().map(|name| name.name.as_str()) {
             Some("causal") if !self.is_value(call.env, "causal") => return Some(true),
             Some("none") if !self.is_value(call.env, "none") => return Some(false),
@@ -217,4 +228,83 @@ impl<'p> Elaborator<'p> {
             }
         }
     }
+
+    /// What says which documents queries and keys belong to: one value for both where they have one dim of positions,
+    /// else a pair.
+    fn documents(
+        &mut self,
+        call: &Call<'_, 'p>,
+        argument: &'p Argument,
+        tensors: [NodeId; 2],
+        attention: &Attention,
+    ) -> Option<[NodeId; 2]> {
+        let nodes = match self.expression(call.env, &argument.value) {
+            Value::Node(node) if attention.query == attention.key => [node, node],
+            Value::Tuple(values) => match values[..] {
+                [Value::Node(of_queries), Value::Node(of_keys)] => [of_queries, of_keys],
+                _ => return self.no_documents(argument, attention),
+            },
+            Value::Error => return None,
+            Value::Node(_) | Value::Truth(_) | Value::Number(_) => {
+                return self.no_documents(argument, attention);
+            }
+        };
+        for (node, own) in nodes.into_iter().zip([attention.query, attention.key]) {
+            self.document_type(argument, node, own, tensors, attention)?;
+        }
+        Some(nodes)
+    }
+
+    fn no_documents<T>(&mut self, argument: &'p Argument, attention: &Attention) -> Option<T> {
+        let [query, key] = [attention.query, attention.key].map(|dim| self.dims[dim].name.clone());
+        let diagnostic = Diagnostic::error(Code::WrongValue, "not the documents of queries and keys");
+        let diagnostic = diagnostic.label(argument.span, "these say which document each position belongs to");
+        self.report(if query == key {
+            diagnostic.hint("documents = documents")
+        } else {
+            diagnostic
+                .why(format!("queries lie along `{query}` and keys along `{key}`, so each have their own"))
+                .hint(format!("documents = (documents, rename[{query} -> {key}](documents))"))
+        });
+        None
+    }
+
+    /// Checks that a value gives a document to each position along `own`.
+    fn document_type(
+        &mut self,
+        argument: &'p Argument,
+        node: NodeId,
+        own: DimId,
+        tensors: [NodeId; 2],
+        attention: &Attention,
+    ) -> Option<()> {
+        let ty = self.ty(node).clone();
+        let name = self.dims[own].name.clone();
+        let [queries, keys] = tensors.map(|tensor| self.ty(tensor).dims.clone());
+        let is_batch = |dim: DimId| dim != attention.head && queries.contains(&dim) && keys.contains(&dim);
+        let extra = ty.dims.iter().find(|&&dim| dim != own && !is_batch(dim));
+        let (code, why) = if ty.element != Element::U32 {
+            (Code::ElementMismatch, "documents are numbers of type u32".to_owned())
+        } else if !ty.dims.contains(&own) {
+            (Code::MissingDim, format!("there is a document for each position along `{name}`"))
+        } else if let Some(&extra) = extra {
+            let extra = &self.dims[extra].name;
+            (Code::DimMismatch, format!("queries and keys that see each other do not both have `{extra}`"))
+        } else {
+            return Some(());
+        };
+        let found = self.type_text(&ty);
+        self.report(
+            Diagnostic::error(code, format!("{found} can't be the documents along `{name}`"))
+                .label(argument.span, format!("this is {found}"))
+                .why(why),
+        );
+        None
+    }
+}
+
+/// The argument of this name.
+fn named<'p>(call: &Call<'_, 'p>, name: &str) -> Option<&'p Argument> {
+    let has_name = |argument: &&&Argument| argument.name.as_ref().is_some_and(|it| it.name == name);
+    call.named.iter().find(has_name).copied()
 }

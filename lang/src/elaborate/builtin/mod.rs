@@ -314,7 +314,7 @@ fn signature(name: &str) -> (&'static [usize], &'static [&'static str]) {
         "mean" => (&[1], &["over"]),
         "max" => (&[1, 2], &[]),
         "slice" => (&[1], &["start"]),
-        "attention" => (&[3], &["mask", "window", "softcap", "scale"]),
+        "attention" => (&[3], &["mask", "window", "softcap", "scale", "documents"]),
         "dot" | "take" | "min" | "pow" => (&[2], &[]),
         "select" => (&[3], &[]),
         "concat" | "stack" => (&[], &[]),

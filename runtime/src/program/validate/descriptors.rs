@@ -8,7 +8,8 @@ use dtlc_kernels::signature::{
 };
 
 use super::{
-    AttentionBackwardCall, AttentionCall, BYTES_LIMIT, BufferRef, Check, Program, check_reach, require,
+    AttentionBackwardCall, AttentionCall, BYTES_LIMIT, BufferRef, Check, DocumentBuffers, Program,
+    check_reach, require,
 };
 
 /// Bytes of an id.
@@ -69,6 +70,7 @@ impl Program {
         self.check_scratch(spec.scratch_bytes())?;
         self.check_affine(&call.q_offset, loops)?;
         self.check_affine(&call.k_offset, loops)?;
+        self.check_documents(spec, &call.documents, loops)?;
         self.check_attention_tensors(spec, [&call.q, &call.k, &call.v, &call.o, &call.lse], loops)
     }
 
@@ -79,6 +81,7 @@ impl Program {
         self.check_scratch(spec.scratch_bytes())?;
         self.check_affine(&call.q_offset, loops)?;
         self.check_affine(&call.k_offset, loops)?;
+        self.check_documents(forward, &call.documents, loops)?;
         self.check_attention_tensors(forward, [&call.q, &call.k, &call.v, &call.o, &call.lse], loops)?;
         let element = forward.element.bytes();
         let (q_len, k_len) = (forward.q_len, forward.k_len);
@@ -110,6 +113,28 @@ impl Program {
         tensors.into_iter().zip(described).try_for_each(|(buffer, (strides, length, features, element))| {
             self.check_operand(buffer, &head_steps(spec, strides, length, features), element, loops)
         })
+    }
+
+    /// A call has documents where its descriptor has them, a number for each position.
+    fn check_documents(
+        &self,
+        spec: &AttentionSpec,
+        documents: &Option<DocumentBuffers>,
+        loops: &[u32],
+    ) -> Check {
+        match (&spec.documents, documents) {
+            (None, None) => Ok(()),
+            (Some(strides), Some(DocumentBuffers { q, k })) => {
+                let described = [(q, strides.q, spec.q_len), (k, strides.k, spec.k_len)];
+                described.into_iter().try_for_each(|(buffer, strides, length)| {
+                    let steps = head_steps(spec, strides, length, 1);
+                    self.check_operand(buffer, &steps, ID_BYTES as usize, loops)
+                })
+            }
+            (Some(_), None) | (None, Some(_)) => {
+                Err("an attention's documents are not those of its descriptor".into())
+            }
+        }
     }
 
     fn check_scratch(&self, bytes: usize) -> Check {

@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 
 use super::{
     Affine, AttentionBackwardCall, AttentionCall, AxisId, BufferRef, Collective, CollectiveKind,
-    CollectiveTensor, DType, Epilogue, Initial, Instruction, KernelCall, Layout, LocationId, Loop, Mesh,
-    Operation, Part, Position, Program, Reduction, StateId, StateTensor, TensorName, Transfer, Variable,
-    instruction::LOOP_DEPTH_LIMIT, instruction::Space,
+    CollectiveTensor, DType, DocumentBuffers, Epilogue, Initial, Instruction, KernelCall, Layout, LocationId,
+    Loop, Mesh, Operation, Part, Position, Program, Reduction, StateId, StateTensor, TensorName, Transfer,
+    Variable, instruction::LOOP_DEPTH_LIMIT, instruction::Space,
 };
 
 /// No space, tensor or stride is larger than this, so that sums of a few never overflow.
