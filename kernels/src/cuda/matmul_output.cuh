@@ -69,9 +69,33 @@ DTL_INLINE void store_rows(const Target& output, const float* room, const Ahead 
     }
 }
 
-// The sums of each strip of WARP_COLUMNS become those of the one before.
+// Strips of a warp's sums, sixteen rows by WARP_COLUMNS each, and whether the stages have room for all of them.
+constexpr int STRIPS = DOWN * ACROSS * 8 / WARP_COLUMNS;
+constexpr int PARTS_OF_STRIP = WARP_COLUMNS / 8;
+constexpr bool ALL_HAVE_ROOM = STRIPS * ROOM_OF_WARP * (THREADS / 32) * sizeof(float) <= STAGES * STAGE_BYTES;
+
+DTL_INLINE int down_of_strip(int number) {
+    return number * PARTS_OF_STRIP / ACROSS;
+}
+
+DTL_INLINE int across_of_strip(int number) {
+    return number * PARTS_OF_STRIP % ACROSS;
+}
+
+// Puts a strip of sums into its room.
+DTL_INLINE void put_strip(float* room, const float (&sums)[ACROSS][4], int first) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (int across = 0; across < PARTS_OF_STRIP; ++across) {
+        const float(&part)[4] = sums[first + across];
+        float* const place = room + lane / 4 * ROOM_PITCH + across * 8 + lane % 4 * 2;
+        *reinterpret_cast<float2*>(place) = float2{part[0], part[1]};
+        *reinterpret_cast<float2*>(place + 8 * ROOM_PITCH) = float2{part[2], part[3]};
+    }
+}
+
+// The sums of each strip become those of the one before.
 DTL_INLINE void move_up(Sums& sums) {
-    constexpr int PARTS_OF_STRIP = WARP_COLUMNS / 8;
 #pragma unroll
     for (int part = PARTS_OF_STRIP; part < DOWN * ACROSS; ++part) {
         const int before = part - PARTS_OF_STRIP;
@@ -82,34 +106,37 @@ DTL_INLINE void move_up(Sums& sums) {
     }
 }
 
-// Stores this warp's sums, of which the first is at `row` and `column` of the output, through its own room in shared memory, sixteen rows by
-// WARP_COLUMNS after another. With an epilogue each of these strips in turn is the first, so that its long text is there for one only; and
-// what it reads is on its way while the sums go to their room.
+// Stores this warp's sums, of which the first is at `row` and `column` of the output, through its own room in shared memory, strip after strip.
+// What is read beside them is on its way while they go to their room. The long text of an epilogue is there for one strip only: where all of them have
+// room, none is in registers any more, and else each in turn is the first.
 template <class Target>
 DTL_INLINE void store_sums(const Target& output, Sums& sums, int row, int column) {
-    constexpr int STRIPS = DOWN * ACROSS * 8 / WARP_COLUMNS;
-    const unsigned lane = threadIdx.x % 32;
-    float* const room = reinterpret_cast<float*>(shared) + threadIdx.x / 32 * ROOM_OF_WARP;
-#pragma unroll (HAS_EPILOGUE ? 1 : STRIPS)
-    for (int number = 0; number < STRIPS; ++number) {
-        const int down = number * WARP_COLUMNS / 8 / ACROSS;
-        const int first = number * WARP_COLUMNS / 8 % ACROSS;
-        const int strip_row = row + down * ROWS_APART;
-        const int strip_column = column + first * 8;
-        decltype(read_ahead(output)) ahead[VECTORS_OF_LANE];
-        read_rows_ahead(ahead, output, strip_row, strip_column);
+    constexpr bool ARE_PUT_FIRST = HAS_EPILOGUE && ALL_HAVE_ROOM;
+    float* const room = reinterpret_cast<float*>(shared) + threadIdx.x / 32 * ROOM_OF_WARP * (ARE_PUT_FIRST ? STRIPS : 1);
+    if constexpr (ARE_PUT_FIRST) {
 #pragma unroll
-        for (int across = 0; across < WARP_COLUMNS / 8; ++across) {
-            const float(&part)[4] = HAS_EPILOGUE ? sums[0][across] : sums[down][first + across];
-            float* const place = room + lane / 4 * ROOM_PITCH + across * 8 + lane % 4 * 2;
-            *reinterpret_cast<float2*>(place) = float2{part[0], part[1]};
-            *reinterpret_cast<float2*>(place + 8 * ROOM_PITCH) = float2{part[2], part[3]};
+        for (int number = 0; number < STRIPS; ++number) {
+            put_strip(room + number * ROOM_OF_WARP, sums[down_of_strip(number)], across_of_strip(number));
         }
         __syncwarp();
-        store_rows(output, room, ahead, strip_row, strip_column);
-        __syncwarp();
-        if constexpr (HAS_EPILOGUE) {
-            move_up(sums);
+    }
+#pragma unroll (HAS_EPILOGUE ? 1 : STRIPS)
+    for (int number = 0; number < STRIPS; ++number) {
+        const int strip_row = row + down_of_strip(number) * ROWS_APART;
+        const int strip_column = column + across_of_strip(number) * 8;
+        decltype(read_ahead(output)) ahead[VECTORS_OF_LANE];
+        read_rows_ahead(ahead, output, strip_row, strip_column);
+        if constexpr (ARE_PUT_FIRST) {
+            store_rows(output, room + number * ROOM_OF_WARP, ahead, strip_row, strip_column);
+        } else {
+            const int in_registers = HAS_EPILOGUE ? 0 : number;
+            put_strip(room, sums[down_of_strip(in_registers)], across_of_strip(in_registers));
+            __syncwarp();
+            store_rows(output, room, ahead, strip_row, strip_column);
+            __syncwarp();
+            if constexpr (HAS_EPILOGUE) {
+                move_up(sums);
+            }
         }
     }
 }

@@ -112,7 +112,7 @@ fn in_products_on_tensor_cores() {
         fault(0, "wait_for_groups<AHEAD - 1>()", "wait_for_groups<AHEAD>()"),
         fault(0, "__syncthreads();\n            begin_stage", "begin_stage"),
         fault(0, "__syncthreads();\n    store_sums", "store_sums"),
-        fault(0, "__syncwarp();\n        store_rows", "store_rows"),
+        fault(0, "__syncwarp();\n            store_rows", "store_rows"),
         fault(0, "    }\n    close_group();", "        close_group();\n    }"),
         fault(
             0,
@@ -131,7 +131,7 @@ fn in_products_on_tensor_cores() {
         fault(0, "place + 8 * ROOM_PITCH", "place + 4 * ROOM_PITCH"),
         fault(0, "column + COUNT <= Right::LINES", "true"),
         fault(0, "in_group % rows_of_group", "in_group % GROUP"),
-        fault(0, "column + first * 8", "column + first * 4"),
+        fault(0, "across_of_strip(number) * 8;", "across_of_strip(number) * 4;"),
     ];
     // A warp for itself has one part of columns.
     let call = without_alternatives(call);
@@ -399,7 +399,7 @@ fn in_copies_and_reductions() {
         fault(0, "middle_piece * block.target_middle", "middle_piece * block.source_middle"),
         fault(0, "sizes % WIDTH == 0", "true"),
         fault(0, "target < TARGETS; ++target) {\n            *", "target < 1; ++target) {\n            *"),
-        fault(0, "source == 0 ? value", "source <= 1 ? value"),
+        fault(0, "int source = 1;", "int source = 2;"),
     ];
     let buffers = [bytes(96), bytes(96), vec![0; 96], vec![0; 96]];
     catch(&call, &faults, judge_bits(&call, &buffers, &[], Placing::Aligned));

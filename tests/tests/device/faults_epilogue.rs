@@ -27,8 +27,10 @@ fn in_epilogues_of_vectors() {
         fault(0, "epilogue(element, results, loads);", ""),
         fault(0, "place.epilogue.load(place.element)", "place.epilogue.load(0)"),
         fault(0, "read_rows_ahead(ahead, output, strip_row", "read_rows_ahead(ahead, output, row"),
-        fault(0, "            move_up(sums);", ""),
-        fault(0, "before = part - PARTS_OF_STRIP", "before = part - PARTS_OF_STRIP + 1"),
+        fault(0, "room + number * ROOM_OF_WARP, sums", "room, sums"),
+        fault(0, "output, room + number * ROOM_OF_WARP", "output, room"),
+        fault(0, "        __syncwarp();\n    }\n#pragma", "    }\n#pragma"),
+        fault(0, "(ARE_PUT_FIRST ? STRIPS : 1)", "1"),
         fault(0, "at[number] = read_back(sums[number]);", "at[number] = read_back(sums[0]);"),
         fault(0, "        store_vector(place.elements + place.element, sums, Nothing{});", ""),
         fault(0, "store_vector(place.elements + place.element", "store_vector(place.elements"),
@@ -40,6 +42,17 @@ fn in_epilogues_of_vectors() {
         ),
         fault(0, " = results.at[at];", " = results.at[0];"),
         fault(0, "tensor3}, elements, 0}", "tensor3}, elements, 1}"),
+    ];
+    catch(&call, &faults, |call, bench| fused.judge(call, bench, Placing::Aligned));
+
+    // As in larger tiles, whose strips have no room beside each other.
+    let mut call = call;
+    let source = &mut call.launches[0].source;
+    *source = source.replace("HAS_EPILOGUE && ALL_HAVE_ROOM;", "false;");
+    let faults = [
+        fault(0, "                move_up(sums);", ""),
+        fault(0, "before = part - PARTS_OF_STRIP", "before = part - PARTS_OF_STRIP + 1"),
+        fault(0, "__syncwarp();\n            store_rows", "store_rows"),
     ];
     catch(&call, &faults, |call, bench| fused.judge(call, bench, Placing::Aligned));
 }
