@@ -113,6 +113,9 @@ pub fn copy_rows(rows: usize, row_bytes: usize, source_pitch: usize, target_pitc
     })
 }
 
+/// A launch takes 32,764 bytes of arguments; a reduction has eight numbers beside its pointers.
+const MOST_POINTERS: u32 = (32_764 - 8 * 8) / 8;
+
 /// Combines the sources, buffers `0..sources`, into the targets, the buffers behind them.
 ///
 /// # Errors
@@ -120,26 +123,21 @@ pub fn copy_rows(rows: usize, row_bytes: usize, source_pitch: usize, target_pitc
 pub fn reduce(spec: &BlockReduction) -> Result<DeviceCall, InvalidSpec> {
     require(spec.sources > 0 && spec.targets > 0, "a reduction without sources or targets")?;
     require(spec.inner > 0 && spec.middle > 0, "a reduction of empty pieces")?;
+    require(
+        spec.sources + spec.targets <= MOST_POINTERS,
+        "a reduction of more parts than a launch can be given",
+    )?;
     let (element, total) = match spec.element {
         ReducedElement::Float(element) => (stored(element), "float"),
         ReducedElement::I32 => ("int", "int"),
         ReducedElement::U32 => ("unsigned", "unsigned"),
         ReducedElement::U8 => ("unsigned char", "unsigned char"),
     };
-    let list = |kind: &str, name: &str, count: u32| {
-        let each: Vec<String> = (0..count).map(|number| format!("{kind}{name}{number}")).collect();
-        each.join(", ")
-    };
-    let parameters =
-        format!("{}, {}", list("const T* ", "source", spec.sources), list("T* ", "target", spec.targets));
     let source = Source::new()
         .constant("int", "SOURCES", spec.sources)
         .constant("int", "TARGETS", spec.targets)
         .alias("T", element)
         .alias("Total", total)
-        .macro_text("PARAMETERS", &parameters)
-        .macro_text("SOURCE_LIST", &list("", "source", spec.sources))
-        .macro_text("TARGET_LIST", &list("", "target", spec.targets))
         .file(&combination(spec.element, spec.reduction))
         .file(include_str!("reduce.cu"));
     let elements = spec.range.end.saturating_sub(spec.range.start);
@@ -157,7 +155,8 @@ pub fn reduce(spec: &BlockReduction) -> Result<DeviceCall, InvalidSpec> {
     if elements == 0 {
         return Ok(DeviceCall::default());
     }
-    let pointers = (0..spec.sources + spec.targets).map(DeviceArgument::Pointer);
+    let pointers = [(0, spec.sources), (spec.sources, spec.targets)];
+    let pointers = pointers.map(|(first, count)| DeviceArgument::Pointers { first, count });
     Ok(DeviceCall::of(linear(&stem, source, elements.div_ceil(4), with_sizes(pointers, &sizes))))
 }
 

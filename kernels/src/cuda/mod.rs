@@ -58,11 +58,18 @@ pub struct DeviceLaunch {
     pub alternative: Option<Box<DeviceLaunch>>,
 }
 
-/// An argument of a launch: eight bytes, but for a map, which has 128.
+/// An argument of a launch: eight bytes, but for several addresses, and for a map, which has 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceArgument {
     /// The address of the operation's buffer with this number; each function here says which is which.
     Pointer(u32),
+    /// The addresses of so many of the operation's buffers, from this number on, side by side.
+    Pointers {
+        /// The first buffer's number.
+        first: u32,
+        /// How many.
+        count: u32,
+    },
     /// The operation's integer with this number, known when it runs: an offset.
     Integer(u32),
     /// The address of this byte of scratch.

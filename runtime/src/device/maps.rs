@@ -29,6 +29,7 @@ impl ReadyLaunch {
         let takes = |argument: &LaunchArgument| match argument {
             LaunchArgument::Map(map) => pointers[map.buffer as usize].0.is_multiple_of(MAP_ALIGNMENT),
             LaunchArgument::Pointer(_)
+            | LaunchArgument::Pointers { .. }
             | LaunchArgument::Integer(_)
             | LaunchArgument::Scratch(_)
             | LaunchArgument::Constant(_) => true,
@@ -53,6 +54,10 @@ impl Maps {
         for argument in &launch.arguments {
             to.push(match *argument {
                 LaunchArgument::Pointer(number) => Argument::Pointer(operands.pointers[number as usize]),
+                LaunchArgument::Pointers { first, count } => {
+                    let pointers = &operands.pointers[first as usize..(first + count) as usize];
+                    Argument::Bytes(pointers.iter().flat_map(|pointer| pointer.0.to_le_bytes()).collect())
+                }
                 LaunchArgument::Integer(number) => Argument::I64(operands.integers[number as usize]),
                 LaunchArgument::Scratch(byte) => Argument::Pointer(operands.scratch.offset(byte)),
                 LaunchArgument::Constant(value) => Argument::I64(value),

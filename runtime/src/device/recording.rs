@@ -114,6 +114,7 @@ impl Recording {
             let changes = |argument: &LaunchArgument| match argument {
                 LaunchArgument::Integer(at) => integers[*at as usize].depends_on_step(),
                 LaunchArgument::Pointer(_)
+                | LaunchArgument::Pointers { .. }
                 | LaunchArgument::Scratch(_)
                 | LaunchArgument::Constant(_)
                 | LaunchArgument::Map(_) => false,

@@ -118,11 +118,18 @@ pub struct Launch {
     pub arguments: Vec<LaunchArgument>,
 }
 
-/// An argument of a launch: eight bytes, but for a map, which has 128.
+/// An argument of a launch: eight bytes, but for several addresses, and for a map, which has 128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LaunchArgument {
     /// The address of the operation's buffer with this number, in the order of [`operands`].
     Pointer(u32),
+    /// The addresses of so many of the operation's buffers, from this number on, side by side.
+    Pointers {
+        /// The first buffer's number.
+        first: u32,
+        /// How many.
+        count: u32,
+    },
     /// The operation's integer with this number.
     Integer(u32),
     /// The address of this byte of scratch.
@@ -137,6 +144,7 @@ impl From<DeviceArgument> for LaunchArgument {
     fn from(argument: DeviceArgument) -> Self {
         match argument {
             DeviceArgument::Pointer(number) => Self::Pointer(number),
+            DeviceArgument::Pointers { first, count } => Self::Pointers { first, count },
             DeviceArgument::Integer(number) => Self::Integer(number),
             DeviceArgument::Scratch(byte) => Self::Scratch(byte),
             DeviceArgument::Constant(value) => Self::Constant(value),

@@ -37,6 +37,7 @@ fn maps(launch: &DeviceLaunch) -> Vec<MappedTensor> {
     let map = |argument: &DeviceArgument| match argument {
         DeviceArgument::Map(map) => Some(*map),
         DeviceArgument::Pointer(_)
+        | DeviceArgument::Pointers { .. }
         | DeviceArgument::Integer(_)
         | DeviceArgument::Scratch(_)
         | DeviceArgument::Constant(_) => None,

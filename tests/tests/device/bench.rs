@@ -81,6 +81,11 @@ impl Bench {
                     DeviceArgument::Pointer(buffer) => {
                         Argument::Pointer(starts[buffer as usize].offset(skipped))
                     }
+                    DeviceArgument::Pointers { first, count } => {
+                        let starts = &starts[first as usize..(first + count) as usize];
+                        let addresses = starts.iter().map(|start| start.offset(skipped).0.to_le_bytes());
+                        Argument::Bytes(addresses.flatten().collect())
+                    }
                     DeviceArgument::Integer(integer) => Argument::I64(integers[integer as usize]),
                     DeviceArgument::Scratch(byte) => Argument::Pointer(scratch.offset(byte)),
                     DeviceArgument::Constant(value) => Argument::I64(value),

@@ -4,7 +4,9 @@ use crate::bench::{Bench, Placing, compiled};
 use crate::support::Numbers;
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::collective::{BlockCopy, Reduction, copy_blocks as copy_on_host, reduce as reduce_on_host};
-use dtlc_kernels::cuda::{BlockReduction, Pattern, ReducedElement, copy_blocks, copy_rows, fill, reduce};
+use dtlc_kernels::cuda::{
+    BlockReduction, DeviceArgument, Pattern, ReducedElement, copy_blocks, copy_rows, fill, reduce,
+};
 use dtlc_kernels::signature::Element;
 
 fn random_bytes(numbers: &mut Numbers, count: usize) -> Vec<u8> {
@@ -174,8 +176,8 @@ fn reductions_have_the_bits_of_the_cpus() {
     let floats = [Element::F32, Element::Bf16, Element::F16].map(ReducedElement::Float);
     for element in floats.into_iter().chain([ReducedElement::I32, ReducedElement::U32, ReducedElement::U8]) {
         for how in [Reduction::Sum, Reduction::Maximum] {
-            for shape in [[1, 1, 1], [2, 3, 5], [1, 1, 999], [3, 2, 16]] {
-                let spec = reduction(element, how, 3, shape);
+            for (count, shape) in [(3, [1, 1, 1]), (2, [2, 3, 5]), (19, [1, 1, 999]), (3, [3, 2, 16])] {
+                let spec = reduction(element, how, count, shape);
                 let given = sources(&mut numbers, &spec);
                 let bytes = element_bytes(element);
                 for placing in [Placing::Aligned, Placing::Behind(bytes)] {
@@ -191,7 +193,7 @@ fn reductions_have_the_bits_of_the_cpus() {
                         let values: Vec<&[u8]> =
                             given.iter().map(|source| element_at(source, bytes, index)).collect();
                         let expected = combined(element, how, &values);
-                        for buffer in &buffers[3..] {
+                        for buffer in &buffers[count as usize..] {
                             let found = element_at(buffer, bytes, target);
                             assert!(
                                 same(element, found, &expected),
@@ -216,20 +218,15 @@ fn a_share_is_reduced_in_place_and_nothing_else() {
         |number: u32| (0..50).flat_map(|index| value(number, index).to_le_bytes()).collect::<Vec<u8>>();
     let mut buffers: Vec<Vec<u8>> = (0..3).map(source).collect();
     let mut call = reduce(&spec).expect("a valid descriptor");
-    // Targets 3 and 4 are sources 0 and 2.
-    for argument in &mut call.launches[0].arguments {
-        use dtlc_kernels::cuda::DeviceArgument::Pointer;
-        match argument {
-            Pointer(3) => *argument = Pointer(0),
-            Pointer(4) => *argument = Pointer(2),
-            _ => {}
-        }
-    }
+    // The targets are sources 1 and 2.
+    let targets = &mut call.launches[0].arguments[1];
+    assert_eq!(*targets, DeviceArgument::Pointers { first: 3, count: 2 });
+    *targets = DeviceArgument::Pointers { first: 1, count: 2 };
     bench.run(&call, &mut buffers, &[], Placing::Aligned).unwrap_or_else(|error| panic!("{error}"));
     for (number, buffer) in (0..3).zip(&buffers) {
         for index in 0..50 {
             let found = element_at(buffer, 4, index as u64);
-            let is_target = (20..33).contains(&index) && number != 1;
+            let is_target = (20..33).contains(&index) && number != 0;
             let sum = value(0, index) + value(1, index) + value(2, index);
             let expected = if is_target { sum } else { value(number, index) };
             assert_eq!(found, expected.to_le_bytes(), "source {number}, element {index}");
@@ -255,4 +252,16 @@ fn all_of_them_compile_for_every_architecture() {
             compiled(&call.launches[0], architecture);
         }
     }
+    // Of many ranks' parts the text is no longer than of eight, up to what a launch can be given.
+    let of_ranks = |sources| BlockReduction {
+        targets: 1,
+        ..reduction(ReducedElement::Float(Element::Bf16), Reduction::Sum, sources, [1, 1, 64])
+    };
+    let length = |sources| {
+        let call = reduce(&of_ranks(sources)).expect("a valid descriptor");
+        compiled(&call.launches[0], Architecture::Sm90a).ptx.lines().count()
+    };
+    let (few, many) = (length(17), length(4086));
+    assert!(many <= few + few / 10, "{few} lines for 17 ranks, {many} for 4086");
+    assert!(reduce(&of_ranks(4087)).is_err());
 }

@@ -62,6 +62,9 @@ impl Program {
             for argument in &launch.arguments {
                 let inside = match *argument {
                     LaunchArgument::Pointer(number) => number < pointers,
+                    LaunchArgument::Pointers { first, count } => {
+                        first.checked_add(count).is_some_and(|end| end <= pointers)
+                    }
                     LaunchArgument::Integer(number) => number < integers,
                     LaunchArgument::Scratch(byte) => byte < call.scratch_bytes,
                     LaunchArgument::Constant(_) => true,
