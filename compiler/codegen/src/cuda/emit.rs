@@ -44,6 +44,8 @@ pub(super) struct Emitter<'kernel> {
     pub constants: SecondaryMap<Register, Option<Constant>>,
     /// Where an axis' value is not in the variable of its name.
     axis_texts: SecondaryMap<AxisId, Option<String>>,
+    /// Which column's accumulators are meant, where a thread has those of several.
+    pub column: Option<String>,
     /// The tensor whose elements are given instead of read, where there is one.
     pub in_hand: Option<InHand>,
 }
@@ -103,6 +105,7 @@ impl<'kernel> Emitter<'kernel> {
             pending: Pending::default(),
             constants: SecondaryMap::new(),
             axis_texts: SecondaryMap::new(),
+            column: None,
             in_hand: None,
         }
     }
@@ -140,7 +143,7 @@ impl Emitter<'_> {
         self.live = Live::of(self.kernel, part);
         self.worker = part.worker;
         self.pending = Pending::default();
-        self.is_private = part.worker == Worker::Thread;
+        self.is_private = matches!(part.worker, Worker::Thread | Worker::Columns);
     }
 
     /// Emits one part; gives the blocks that keep it busy.
@@ -149,6 +152,7 @@ impl Emitter<'_> {
         match part.worker {
             Worker::Thread => self.thread_part(part),
             Worker::Warp | Worker::Block => self.unit_part(part),
+            Worker::Columns => self.columns_part(part),
         }
     }
 
@@ -193,7 +197,7 @@ impl Emitter<'_> {
         self.grid(part, &axes, "row", units, 1);
         let lane = match part.worker {
             Worker::Warp => format!("threadIdx.x % {WARP}"),
-            Worker::Block | Worker::Thread => "threadIdx.x".to_owned(),
+            Worker::Block | Worker::Thread | Worker::Columns => "threadIdx.x".to_owned(),
         };
         self.text.line(format!("const int lane = {lane};"));
         self.statements(&part.leaf().body);
@@ -259,7 +263,7 @@ impl Emitter<'_> {
             Span::Tile { outer, .. } => Some(outer),
             Span::Whole => None,
         };
-        let innermost = part.leaf().axis == axis && part.worker == Worker::Thread;
+        let innermost = part.leaf().axis == axis && self.is_private;
         self.live.axes.contains(axis) || innermost || tile.is_some_and(|tile| self.live.axes.contains(tile))
     }
 

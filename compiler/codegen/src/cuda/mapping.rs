@@ -1,10 +1,12 @@
 //! Which work of a kernel each thread does.
 //!
 //! The loops of a kernel come apart into *parts*: a chain of loops whose iterations are independent, spread over the
-//! grid, and what is done in each. Where that is private to an iteration, a thread does it (elementwise work, columns);
+//! grid, and what is done in each. Where that is private to an iteration, a thread does it (elementwise work, many columns; of few
+//! columns the rows are shared out);
 //! where iterations of a vector loop meet in an accumulator or around a store of the row, a *unit* does it together: a
 //! warp for short rows, else a block. Every part strides over the grid, so any number of blocks gives the same bits.
 
+use super::columns::are_few;
 use crate::kir::{AxisId, AxisKind, Index, Kernel, Loop, Span, Statement, TensorId, Term, Variable};
 use smallvec::SmallVec;
 
@@ -33,6 +35,8 @@ pub(super) enum Worker {
     Warp,
     /// The threads of a block.
     Block,
+    /// The threads of a block, each of which has some rows of the columns that the iterations are.
+    Columns,
 }
 
 impl Worker {
@@ -41,7 +45,7 @@ impl Worker {
         match self {
             Self::Thread => 1,
             Self::Warp => WARP,
-            Self::Block => BLOCK,
+            Self::Block | Self::Columns => BLOCK,
         }
     }
 }
@@ -90,7 +94,11 @@ fn collect<'kernel>(
     }
     let longest = nest.body.iter().filter_map(|statement| longest_vector_loop(kernel, statement)).max();
     let worker = match longest {
-        _ if kernel.axes[nest.axis].kind == AxisKind::Vector => Worker::Thread,
+        _ if kernel.axes[nest.axis].kind == AxisKind::Vector => {
+            let part = Part { levels: levels.clone(), worker: Worker::Columns };
+            let columns = part.axes(kernel).iter().map(|(_, extent)| extent).product();
+            if are_few(kernel, nest, columns) { Worker::Columns } else { Worker::Thread }
+        }
         None => Worker::Thread,
         Some(iterations) if iterations <= WARP_ITERATIONS => Worker::Warp,
         Some(_) => Worker::Block,

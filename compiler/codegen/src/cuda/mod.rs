@@ -10,6 +10,7 @@
 //!
 //! Reductions combine in an order that depends on extents alone: the lanes of a warp in a tree, warps in their order.
 
+mod columns;
 mod emit;
 mod epilogue;
 mod index;

@@ -116,20 +116,26 @@ impl Emitter<'_> {
     }
 
     pub(super) fn combined(&self, accumulator: AccumulatorId, value: Register) -> String {
-        let name = self.names.accumulator(accumulator);
+        let name = self.accumulator_text(accumulator);
         let combination = combination_name(self.kernel.accumulators[accumulator].combination);
         format!("{name} = {combination}::of({}, {name});", self.operand(value))
+    }
+
+    /// The variable of an accumulator, of the column at hand where a thread has several.
+    fn accumulator_text(&self, accumulator: AccumulatorId) -> String {
+        let name = self.names.accumulator(accumulator);
+        self.column.as_ref().map_or_else(|| name.to_owned(), |column| format!("{name}[{column}]"))
     }
 
     fn total(&mut self, register: Register, accumulator: AccumulatorId) {
         if !self.live.registers.contains(register) {
             return;
         }
-        let name = self.names.accumulator(accumulator).to_owned();
+        let name = self.accumulator_text(accumulator);
         let combination = combination_name(self.kernel.accumulators[accumulator].combination);
         let value = match self.worker {
             _ if !self.shared.contains(accumulator) => name,
-            Worker::Thread => name,
+            Worker::Thread | Worker::Columns => name,
             Worker::Warp => format!("dtl::warp_total<{combination}>({name})"),
             Worker::Block => {
                 self.pending = Pending::default();
@@ -185,7 +191,7 @@ impl Emitter<'_> {
     }
 
     /// Whether a loop stores anything or enters an accumulator that is needed.
-    fn has_effects(&self, nest: &Loop) -> bool {
+    pub(super) fn has_effects(&self, nest: &Loop) -> bool {
         let mut found = false;
         each_statement(&nest.body, &mut |statement| {
             found |= match statement {
@@ -201,7 +207,7 @@ impl Emitter<'_> {
         found
     }
 
-    fn open_loop(&mut self, nest: &Loop, offset: &str, step: &str) {
+    pub(super) fn open_loop(&mut self, nest: &Loop, offset: &str, step: &str) {
         let axis = &self.kernel.axes[nest.axis];
         let (name, kind) = (self.names.axis(nest.axis).to_owned(), self.width.name());
         let (start, end) = match axis.span {
@@ -236,7 +242,7 @@ impl Emitter<'_> {
             || (next.row_stores && (loads || stores));
         if meets {
             self.text.line(match self.worker {
-                Worker::Block => "__syncthreads();",
+                Worker::Block | Worker::Columns => "__syncthreads();",
                 Worker::Warp | Worker::Thread => "__syncwarp();",
             });
             self.pending = Pending::default();

@@ -1,6 +1,7 @@
 //! Chunks of neighbouring elements: which accesses of a loop's body are one of 16 bytes, and the body over a chunk.
 
 use super::emit::{Emitter, InHand};
+use super::mapping::Worker;
 use super::operation::{combination_name, element_name, narrowed, widened};
 use crate::kir::{AxisId, AxisKind, Index, Loop, Span, Statement, TensorId, Variable};
 
@@ -192,6 +193,7 @@ impl Emitter<'_> {
         let at = self.names.fresh("at");
         self.text.open(format!("for (int {at} = 0; {at} < {width}; ++{at}) {{"));
         let inside = format!("{} + {at}", self.names.axis(axis));
+        self.column = (self.worker == Worker::Columns).then(|| at.clone());
         self.with_axis_text(axis, &format!("({inside})"), |this| {
             for (statement, pack) in nest.body.iter().zip(packs) {
                 match pack {
@@ -200,6 +202,7 @@ impl Emitter<'_> {
                 }
             }
         });
+        self.column = None;
         self.text.close();
         for (statement, pack) in nest.body.iter().zip(packs) {
             if let Some(Pack { variable, .. }) = pack
