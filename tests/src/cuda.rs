@@ -35,3 +35,15 @@ pub fn plans(path: &str) -> Vec<String> {
     let nothing = |_: &str, _: &[&str]| Loaded::Missing;
     check_all(&nothing, path, &bytes).plans.into_iter().map(|(plan, _)| plan).collect()
 }
+
+/// A source behind the line that names it, with each number as one sign: of sources that give the same, one stands for all.
+pub fn without_numbers(source: &str) -> String {
+    let text = source.lines().skip(1).collect::<Vec<_>>().join("\n");
+    let mut before = ' ';
+    let first_of_number = |character: char| {
+        let goes_on = character.is_ascii_digit() && before == '0';
+        before = if character.is_ascii_digit() { '0' } else { character };
+        (!goes_on).then_some(before)
+    };
+    text.chars().filter_map(first_of_number).collect()
+}

@@ -69,26 +69,20 @@ pub fn add_device_code(
     nvrtc: &Nvrtc,
     architectures: &[Architecture],
 ) -> Result<(), DeviceCodeError> {
-    let mut works: Vec<Performed> = Vec::new();
-    for work in assembled.program.operations().filter_map(Work::of) {
-        if works.iter().all(|known| known.work != work) {
-            works.push(Performed::of(assembled, work));
-        }
-    }
-    let launched: BTreeSet<KernelId> = works.iter().filter_map(Performed::kernel).collect();
-    let emitted = cuda::emit_program(assembled).map_err(DeviceCodeError::Kernel)?.into_iter();
-    let numbered = emitted.enumerate().map(|(number, kernel)| (KernelId(number as u32), kernel));
-    let kernels = numbered.filter(|(number, _)| launched.contains(number)).collect();
-    let mut builder = Builder { kernels, ..Builder::default() };
-    builder.generated();
-    for work in works {
-        builder.call(&assembled.program, work, architectures.contains(&ALTERNATIVES_FOR))?;
-    }
-    for launch in movement_kernels(&assembled.program) {
-        builder.library_function(launch.name, launch.source, None);
-    }
+    let builder = Builder::of(assembled, architectures)?;
     assembled.program.device = Some(builder.finish(nvrtc, architectures)?);
     Ok(())
+}
+
+/// What [`add_device_code`] compiles, in its order.
+///
+/// # Errors
+/// A bug of ours.
+pub fn device_modules(
+    assembled: &Assembled,
+    architectures: &[Architecture],
+) -> Result<Vec<Module>, DeviceCodeError> {
+    Ok(Builder::of(assembled, architectures)?.modules)
 }
 
 /// Some work, and what becomes part of a product's launch.
@@ -126,11 +120,15 @@ impl Performed {
     }
 }
 
-struct Module {
-    name: String,
-    source: String,
+/// A translation unit.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// Of the function where there is one only.
+    pub name: String,
+    /// CUDA C++.
+    pub source: String,
     /// The only architecture that it is for, if there is one.
-    only: Option<Architecture>,
+    pub only: Option<Architecture>,
 }
 
 #[derive(Default)]
@@ -144,6 +142,29 @@ struct Builder {
 }
 
 impl Builder {
+    /// All that a program launches on devices of such architectures.
+    fn of(assembled: &Assembled, architectures: &[Architecture]) -> Result<Self, DeviceCodeError> {
+        let mut works: Vec<Performed> = Vec::new();
+        for work in assembled.program.operations().filter_map(Work::of) {
+            if works.iter().all(|known| known.work != work) {
+                works.push(Performed::of(assembled, work));
+            }
+        }
+        let launched: BTreeSet<KernelId> = works.iter().filter_map(Performed::kernel).collect();
+        let emitted = cuda::emit_program(assembled).map_err(DeviceCodeError::Kernel)?.into_iter();
+        let numbered = emitted.enumerate().map(|(number, kernel)| (KernelId(number as u32), kernel));
+        let kernels = numbered.filter(|(number, _)| launched.contains(number)).collect();
+        let mut builder = Builder { kernels, ..Builder::default() };
+        builder.generated();
+        for work in works {
+            builder.call(&assembled.program, work, architectures.contains(&ALTERNATIVES_FOR))?;
+        }
+        for launch in movement_kernels(&assembled.program) {
+            builder.library_function(launch.name, launch.source, None);
+        }
+        Ok(builder)
+    }
+
     fn module<'a>(&mut self, module: Module, functions: impl Iterator<Item = &'a str>) {
         let number = self.modules.len() as u32;
         self.modules.push(module);

@@ -8,6 +8,7 @@ mod collectives;
 mod epilogues;
 mod golden;
 mod graphs;
+mod machine_code;
 mod network;
 mod random;
 mod start;

@@ -18,15 +18,25 @@ pub fn nvrtc() -> Option<&'static Nvrtc> {
         let cache = Cache::new(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nvrtc"));
         match Nvrtc::load(&Search::of_environment(), Some(cache)) {
             Ok(nvrtc) => Some(nvrtc),
-            Err(error) if std::env::var_os("CI").is_some_and(|value| value == "true") => panic!("{error}"),
             Err(error) => {
-                // Not through `eprintln`, which a test that passes keeps to itself.
-                let _ = writeln!(std::io::stderr(), "SKIPPED: {error}");
+                missing(&error.to_string());
                 None
             }
         }
     };
     LIBRARY.get_or_init(load).as_ref()
+}
+
+/// What a test needs is not there: it fails where everything must run, and is skipped elsewhere.
+///
+/// # Panics
+/// Where everything must run.
+pub fn missing(reason: &str) {
+    if std::env::var_os("CI").is_some_and(|value| value == "true") {
+        panic!("{reason}");
+    }
+    // Not through `eprintln`, which a test that passes keeps to itself.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
 }
 
 /// PTX for sm_80, which must be the code that sm_90a gets too, but for the line that names the target: then what an emulated device
