@@ -179,11 +179,12 @@ impl Resolver<'_> {
             "bf16" => Some(Element::Bf16),
             "f16" => Some(Element::F16),
             _ => {
-                let later = matches!(name, "fp8" | "f8" | "e4m3" | "e5m2");
+                let later = matches!(name, "tf32" | "fp8" | "f8" | "e4m3" | "e5m2");
                 let code = if later { Code::NotSupported } else { Code::InvalidSetting };
                 let mut diagnostic = Diagnostic::error(code, "not a number format of this version")
                     .label(value.span, "expected `f32`, `bf16` or `f16`");
-                if let Some(near) = did_you_mean(name, ["f32", "bf16", "f16"]) {
+                // What is meant by those is clear, and no other format.
+                if let Some(near) = did_you_mean(name, ["f32", "bf16", "f16"]).filter(|_| !later) {
                     diagnostic = diagnostic.hint_edit(near, value.span, near);
                 }
                 self.diagnostics.push(diagnostic);
