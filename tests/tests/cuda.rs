@@ -7,10 +7,11 @@ use device::{Bench, Placing, nvrtc, targets_apart};
 use dtlc_codegen::assemble::KernelListing;
 use dtlc_codegen::cuda::nvrtc::{Architecture, Job, KernelReport, Report};
 use dtlc_codegen::cuda::{self, CudaKernel, Places};
+use dtlc_codegen::device::{Module, device_modules};
 use dtlc_codegen::kir::{Arithmetic, Buffer, ElementType, Kernel, interpret};
 use dtlc_codegen::lower::Origins;
 use dtlc_tests::chain::{Mode, assembled};
-use dtlc_tests::cuda::{examples, plans};
+use dtlc_tests::cuda::{examples, plans, without_numbers};
 use half::f16;
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
@@ -37,6 +38,22 @@ fn kernels_of(examples: &[impl AsRef<str>]) -> Vec<KernelListing> {
                 let kernel =
                     emit(&KernelListing { kernel: plain, origins: Origins::new(), ..listing.clone() }, "k");
                 found.entry(cuda::file(&[kernel], Places::Comments)).or_insert(listing);
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// The library's kernels that these examples launch under any of their plans, one of those that differ in numbers only.
+fn library_kernels(examples: &[impl AsRef<str>]) -> Vec<Module> {
+    let mut found = BTreeMap::new();
+    for example in examples.iter().map(AsRef::as_ref) {
+        for plan in plans(example) {
+            let program = assembled(example, &plan, Mode::Train);
+            let modules =
+                device_modules(&program, &Architecture::ALL).unwrap_or_else(|error| panic!("{error}"));
+            for module in modules.into_iter().filter(|module| module.source.starts_with("#define KERNEL")) {
+                found.entry(without_numbers(&module.source)).or_insert(module);
             }
         }
     }
@@ -78,6 +95,13 @@ fn every_kernel_of_the_examples_compiles_without_warnings_and_stays_in_registers
         .iter()
         .flat_map(|source| Architecture::ALL.map(|architecture| Job { source, architecture }))
         .collect();
+    let generated = jobs.len();
+    let library = library_kernels(&examples());
+    assert!(library.len() > 150, "{} kernels of the library only", library.len());
+    jobs.extend(library.iter().flat_map(|Module { source, only, .. }| {
+        let architectures = Architecture::ALL.into_iter().filter(|it| only.is_none_or(|only| only == *it));
+        architectures.map(move |architecture| Job { source, architecture })
+    }));
     if is_helper {
         jobs.reverse();
     }
@@ -92,7 +116,8 @@ fn every_kernel_of_the_examples_compiles_without_warnings_and_stays_in_registers
     let reports: Vec<(Architecture, Report)> =
         jobs.iter().zip(&binaries).map(|(job, binary)| (job.architecture, binary.report())).collect();
     let reported: usize = reports.iter().map(|(_, report)| report.kernels.len()).sum();
-    assert_eq!(reported, Architecture::ALL.len() * kernels.len(), "kernels without a report");
+    let compiled = Architecture::ALL.len() * kernels.len() + jobs.len() - generated;
+    assert_eq!(reported, compiled, "kernels without a report");
     let faults: Vec<String> =
         reports.iter().flat_map(|(architecture, report)| faults(*architecture, report, &kernels)).collect();
     assert!(faults.is_empty(), "{} faults in {} kernels\n{}", faults.len(), kernels.len(), faults.join("\n"));
@@ -102,7 +127,7 @@ fn every_kernel_of_the_examples_compiles_without_warnings_and_stays_in_registers
         assert!(binary.ptx.contains(".entry"), "{architecture}: no PTX");
     }
     // What follows runs kernels from PTX for sm_80, which stands for both.
-    for binaries in binaries.chunks(Architecture::ALL.len()) {
+    for binaries in binaries[..generated].chunks(Architecture::ALL.len()) {
         let apart = targets_apart(&binaries[0].ptx, &binaries[1].ptx);
         assert_eq!(apart, None, "sm_90a gets other code than sm_80: run it from both");
     }

@@ -3,6 +3,7 @@
 //! Holds what only the last stage shows: what four warps multiply together, how much a load takes, and that nothing lies in local memory.
 
 use crate::library::{missing, nvrtc};
+use dtlc_codegen::assemble::KernelListing;
 use dtlc_codegen::cuda::nvrtc::{Architecture, Job, LIBRARIES_VARIABLE};
 use dtlc_codegen::device::{Module, device_modules};
 use dtlc_codegen::kir::Kernel;
@@ -24,12 +25,12 @@ fn a_step_of_the_megatron_block() {
     let (Some(nvrtc), Some(disassembler)) = (nvrtc(), disassembler()) else { return };
     let assembled = assembled("../examples/llama3.dtl", "b70_tp8", Mode::Train);
     let modules = device_modules(&assembled, &[ARCHITECTURE]).unwrap_or_else(|error| panic!("{error}"));
+    let count = |stem: &str| modules.iter().filter(|module| module.name.contains(stem)).count();
+    assert_eq!(count("_bulk_"), count("_tensor_"), "all that the tensor cores multiply arrives in bulk");
     // One of those that differ in numbers only; and not what other devices run instead of what arrives in bulk.
-    let different: BTreeMap<String, &Module> = modules
-        .iter()
-        .filter(|module| !module.name.contains("_tensor_"))
-        .map(|module| (without_numbers(&module.source), module))
-        .collect();
+    let launched = modules.iter().filter(|module| !module.name.contains("_tensor_"));
+    let different: BTreeMap<String, &Module> =
+        launched.map(|module| (without_numbers(&module.source), module)).collect();
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("code.cubin");
     let mut kernels = Kernels::new();
@@ -63,7 +64,7 @@ fn a_step_of_the_megatron_block() {
 }
 
 /// The kernel that a function was generated from: names end with its number.
-fn generated<'a>(listings: &'a [dtlc_codegen::assemble::KernelListing], name: &str) -> Option<&'a Kernel> {
+fn generated<'a>(listings: &'a [KernelListing], name: &str) -> Option<&'a Kernel> {
     let number: usize = name.rsplit_once("_k")?.1.parse().ok()?;
     Some(&listings.get(number)?.kernel)
 }
