@@ -168,19 +168,8 @@ fn read_integer(from: FileType, element: &[u8]) -> i128 {
 
 /// The bytes of a float, rounded to `to`; an integer type gets nothing.
 pub(crate) fn write_float(to: DType, value: f64) -> impl Iterator<Item = u8> {
-    let (bytes, count) = match to {
-        DType::F32 => ((value as f32).to_le_bytes(), 4),
-        DType::Bf16 => {
-            let [low, high] = bf16::from_f32(value as f32).to_le_bytes();
-            ([low, high, 0, 0], 2)
-        }
-        DType::F16 => {
-            let [low, high] = f16::from_f32(value as f32).to_le_bytes();
-            ([low, high, 0, 0], 2)
-        }
-        DType::I32 | DType::U32 | DType::Bool => ([0; 4], 0),
-    };
-    bytes.into_iter().take(count)
+    let count = if FileType::Program(to).is_float() { to.bytes() as usize } else { 0 };
+    to.pattern(value).into_iter().take(count)
 }
 
 /// The bytes of an element; all callers cut chunks of the right size.

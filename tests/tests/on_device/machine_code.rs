@@ -4,7 +4,7 @@
 
 use crate::library::{missing, nvrtc};
 use dtlc_codegen::assemble::KernelListing;
-use dtlc_codegen::cuda::nvrtc::{Architecture, Job, LIBRARIES_VARIABLE};
+use dtlc_codegen::cuda::nvrtc::{Architecture, Job, Search};
 use dtlc_codegen::device::{Module, device_modules};
 use dtlc_codegen::kir::Kernel;
 use dtlc_tests::chain::{Mode, assembled};
@@ -89,18 +89,15 @@ fn read(text: &str, kernels: &mut Kernels) {
     }
 }
 
-/// NVIDIA's disassembler, beside NVRTC where `pip` has put both.
+/// NVIDIA's disassembler, which toolkits and `pip` put beside the folder that has NVRTC.
 fn disassembler() -> Option<PathBuf> {
-    let named = std::env::var_os(LIBRARIES_VARIABLE).unwrap_or_default();
-    let versions = |folder: PathBuf| std::fs::read_dir(folder.join("lib")).into_iter().flatten().flatten();
-    let found = std::env::split_paths(&named)
-        .flat_map(versions)
-        .map(|version| version.path().join("site-packages/nvidia/cu13/bin/nvdisasm"))
-        .find(|path| path.is_file());
+    let search = Search::of_environment();
+    let found =
+        search.folders().iter().map(|folder| folder.join("../bin/nvdisasm")).find(|path| path.is_file());
     if found.is_none() {
-        missing(&format!(
-            "nvdisasm was not found in an environment that {LIBRARIES_VARIABLE} names; get it with `pip install nvidia-cuda-nvdisasm==13.2.78`"
-        ));
+        missing(
+            "nvdisasm was not found beside NVRTC; get it with `pip install nvidia-cuda-nvdisasm==13.2.78`",
+        );
     }
     found
 }

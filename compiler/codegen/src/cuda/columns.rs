@@ -3,8 +3,8 @@
 
 use super::emit::Emitter;
 use super::mapping::{BLOCK, Part};
-use super::operation::{combination_name, identity, scalar_name};
-use super::vector::Chunk;
+use super::operation::combination_name;
+use super::vector::access;
 use crate::kir::{AccumulatorId, AxisId, AxisKind, Kernel, Loop, Span, Statement};
 
 /// Fewer rows are not worth sharing out.
@@ -84,7 +84,7 @@ impl Emitter<'_> {
             return 1;
         };
         let bodies: Vec<Loop> = columns.loops.iter().map(|rows| columns.body(&rows.body)).collect();
-        let width = bodies.first().and_then(|body| self.chunk(body, false)).map_or(1, |chunk| chunk.width());
+        let width = bodies.first().and_then(|body| self.width_of_chunks(body, false)).unwrap_or(1);
         axes.push((innermost, extent / width));
         let count: u64 = axes.iter().map(|(_, extent)| extent).product();
         let across = self.across(&columns, count, width);
@@ -103,7 +103,9 @@ impl Emitter<'_> {
         self.define_axes(part, &axes, &column, width);
         let defined: Vec<AxisId> = axes.iter().map(|&(axis, _)| axis).collect();
         self.prefix(part, &defined);
-        self.start_columns(&columns, width);
+        for &accumulator in &columns.starts {
+            self.start(accumulator, Some(width));
+        }
         for (rows, body) in columns.loops.iter().zip(&bodies) {
             if self.has_effects(rows) {
                 self.text.line(format!("#pragma unroll {ROWS_AHEAD}"));
@@ -123,18 +125,10 @@ impl Emitter<'_> {
     /// How many chunks a block has beside each other: as many as leave enough blocks, each thread some rows, and are worth reading.
     fn across(&self, columns: &Columns<'_>, count: u64, width: u64) -> u64 {
         let rows = columns.loops.iter().map(|rows| self.kernel.axes[rows.axis].extent).min().unwrap_or(1);
-        let loaded = columns.loops.iter().flat_map(|rows| &rows.body).find_map(|statement| match statement {
-            Statement::Load { tensor, .. } => Some(self.kernel.tensors[*tensor].element.bytes()),
-            Statement::Loop(_)
-            | Statement::Let { .. }
-            | Statement::Store { .. }
-            | Statement::Accumulate { .. }
-            | Statement::Start(_)
-            | Statement::Combine { .. }
-            | Statement::Total { .. } => None,
-        });
-        let least =
-            LEAST_BYTES.div_ceil(width * loaded.unwrap_or(1)).max(BLOCK * 2 / rows).next_power_of_two();
+        // Rows store nothing.
+        let read = columns.loops.iter().flat_map(|rows| &rows.body).find_map(access);
+        let bytes = read.map_or(1, |(tensor, _, _)| self.kernel.tensors[tensor].element.bytes());
+        let least = LEAST_BYTES.div_ceil(width * bytes).max(BLOCK * 2 / rows).next_power_of_two();
         let mut across = 32;
         while across > least && count.div_ceil(across) < ENOUGH_BLOCKS {
             across /= 2;
@@ -142,24 +136,10 @@ impl Emitter<'_> {
         across
     }
 
+    /// What is done for the columns of a chunk, which comes out even wherever it is one of several.
     fn columns_body(&mut self, body: &Loop, width: u64) {
-        let chunk: Option<Chunk> = self.chunk_of(body, width, false);
-        if let Some(chunk) = chunk {
-            self.chunk_body(body, &chunk, body.axis);
-        }
-    }
-
-    fn start_columns(&mut self, columns: &Columns<'_>, width: u64) {
-        for &accumulator in &columns.starts {
-            if self.live.accumulators.contains(accumulator) {
-                let description = self.kernel.accumulators[accumulator];
-                let kind = scalar_name(description.scalar);
-                let identity = identity(description.combination, description.scalar);
-                let name = self.names.accumulator(accumulator).to_owned();
-                let identities = vec![identity.as_str(); width as usize].join(", ");
-                self.text.line(format!("{kind} {name}[{width}] = {{{identities}}};"));
-            }
-        }
+        let chunk = self.chunk_in(body, width);
+        self.chunk_body(body, &chunk, body.axis);
     }
 
     fn total_columns(&mut self, columns: &Columns<'_>, across: u64) {
@@ -167,7 +147,7 @@ impl Emitter<'_> {
             if self.live.accumulators.contains(accumulator) {
                 let combination = combination_name(self.kernel.accumulators[accumulator].combination);
                 let name = self.names.accumulator(accumulator);
-                let line = format!("dtl::columns_total<{combination}, {across}>({name});");
+                let line = format!("dtl::columns_total<{combination}, {across}, {BLOCK}>({name});");
                 self.text.line(line);
             }
         }

@@ -93,9 +93,9 @@ fn collect<'kernel>(
         return;
     }
     let longest = nest.body.iter().filter_map(|statement| longest_vector_loop(kernel, statement)).max();
-    let worker = match longest {
+    let mut part = Part { levels, worker: Worker::Thread };
+    part.worker = match longest {
         _ if kernel.axes[nest.axis].kind == AxisKind::Vector => {
-            let part = Part { levels: levels.clone(), worker: Worker::Columns };
             let columns = part.axes(kernel).iter().map(|(_, extent)| extent).product();
             if are_few(kernel, nest, columns) { Worker::Columns } else { Worker::Thread }
         }
@@ -103,7 +103,7 @@ fn collect<'kernel>(
         Some(iterations) if iterations <= WARP_ITERATIONS => Worker::Warp,
         Some(_) => Worker::Block,
     };
-    parts.push(Part { levels, worker });
+    parts.push(part);
 }
 
 /// Whether the loops in a loop's body can be spread over the grid, each on its own.

@@ -149,20 +149,19 @@ DTL_INLINE T block_total(T value) {
 
 // A block has Across columns beside each other, and each of its threads has some rows of one, or of as many neighbours as it has values: combined in
 // the order of the threads, the same bits in each.
-template <class Combination, int Across, class T, int Width>
+template <class Combination, int Across, int Threads, class T, int Width>
 DTL_INLINE void columns_total(T (&values)[Width]) {
-    constexpr int THREADS = 256;
-    __shared__ T of_thread[Width][THREADS];
+    __shared__ T of_thread[Width][Threads];
 #pragma unroll
     for (int at = 0; at < Width; ++at) {
         of_thread[at][threadIdx.x] = values[at];
     }
     __syncthreads();
-    for (int column = threadIdx.x; column < Width * Across; column += THREADS) {
+    for (int column = threadIdx.x; column < Width * Across; column += Threads) {
         T* const parts = &of_thread[column / Across][column % Across];
         T total = parts[0];
 #pragma unroll 8
-        for (int down = 1; down < THREADS / Across; ++down) {
+        for (int down = 1; down < Threads / Across; ++down) {
             total = Combination::of(parts[down * Across], total);
         }
         parts[0] = total;

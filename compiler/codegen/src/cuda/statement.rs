@@ -37,7 +37,7 @@ impl Emitter<'_> {
             Statement::Accumulate { tensor, index, combination, value } => {
                 self.accumulate(*tensor, index, *combination, *value);
             }
-            Statement::Start(accumulator) => self.start(*accumulator),
+            Statement::Start(accumulator) => self.start(*accumulator, None),
             Statement::Combine { accumulator, value } => {
                 if self.live.accumulators.contains(*accumulator) {
                     let combined = self.combined(*accumulator, *value);
@@ -103,12 +103,21 @@ impl Emitter<'_> {
         }
     }
 
-    fn start(&mut self, accumulator: AccumulatorId) {
+    /// Declares an accumulator, or one for each of so many columns.
+    pub(super) fn start(&mut self, accumulator: AccumulatorId, columns: Option<u64>) {
         if self.live.accumulators.contains(accumulator) {
             let description = self.kernel.accumulators[accumulator];
             let kind = scalar_name(description.scalar);
             let identity = identity(description.combination, description.scalar);
-            self.text.line(format!("{kind} {} = {identity};", self.names.accumulator(accumulator)));
+            let name = self.names.accumulator(accumulator);
+            let line = match columns {
+                None => format!("{kind} {name} = {identity};"),
+                Some(columns) => {
+                    let identities = vec![identity.as_str(); columns as usize].join(", ");
+                    format!("{kind} {name}[{columns}] = {{{identities}}};")
+                }
+            };
+            self.text.line(line);
             if !self.is_private {
                 self.shared.insert(accumulator);
             }

@@ -43,35 +43,42 @@ impl Emitter<'_> {
     /// How to do the body of a vector loop in chunks, if that gives wide accesses. `may_end_uneven` where whoever asks
     /// takes care of what is left behind the last whole chunk.
     pub(super) fn chunk(&mut self, nest: &Loop, may_end_uneven: bool) -> Option<Chunk> {
-        for width in [8, 4] {
-            let Some(wide) = self.wide_in_chunks(nest, width, may_end_uneven) else { continue };
-            let bytes = |tensor: &TensorId| self.kernel.tensors[*tensor].element.bytes();
+        let width = self.width_of_chunks(nest, may_end_uneven)?;
+        Some(self.chunk_in(nest, width))
+    }
+
+    /// How many iterations at once give wide accesses, if any do.
+    pub(super) fn width_of_chunks(&self, nest: &Loop, may_end_uneven: bool) -> Option<u64> {
+        [8, 4].into_iter().find(|&width| {
+            let bytes = |tensor: TensorId| self.kernel.tensors[tensor].element.bytes();
+            let least = self.wide_accesses(nest, width).into_iter().flatten().map(bytes).min();
             // Eight at once are for elements of two bytes or one.
-            let least = wide.iter().flatten().map(bytes).min();
-            if least.is_some_and(|least| width == 4 || least <= 2) {
-                return Some(self.named(nest, width, &wide));
-            }
-        }
-        None
+            let is_worth_it = least.is_some_and(|least| width == 4 || least <= 2);
+            is_worth_it && self.can_be_in_chunks(nest, width, may_end_uneven)
+        })
     }
 
     /// How to do the body of a vector loop in chunks of this width, if it can be done in such, whether or not that gives wide accesses.
     pub(super) fn chunk_of(&mut self, nest: &Loop, width: u64, may_end_uneven: bool) -> Option<Chunk> {
-        let wide = self.wide_in_chunks(nest, width, may_end_uneven)?;
-        Some(self.named(nest, width, &wide))
+        self.can_be_in_chunks(nest, width, may_end_uneven).then(|| self.chunk_in(nest, width))
     }
 
-    /// For each statement of a vector loop's body, the tensor whose elements of a chunk are one access; none if it is not done in chunks.
-    fn wide_in_chunks(&self, nest: &Loop, width: u64, may_end_uneven: bool) -> Option<Vec<Option<TensorId>>> {
+    fn can_be_in_chunks(&self, nest: &Loop, width: u64, may_end_uneven: bool) -> bool {
         let is_straight = nest.body.iter().all(|statement| !matches!(statement, Statement::Loop(_)));
         let is_vector = self.kernel.axes[nest.axis].kind == AxisKind::Vector;
-        let can_be = is_vector && is_straight && self.comes_out_even(nest.axis, width, may_end_uneven);
-        can_be.then(|| nest.body.iter().map(|statement| self.wide(nest, statement, width)).collect())
+        is_vector && is_straight && self.comes_out_even(nest.axis, width, may_end_uneven)
     }
 
-    fn named(&mut self, nest: &Loop, width: u64, wide: &[Option<TensorId>]) -> Chunk {
+    /// For each statement of a body, the tensor whose elements of a chunk are one access.
+    fn wide_accesses(&self, nest: &Loop, width: u64) -> Vec<Option<TensorId>> {
+        nest.body.iter().map(|statement| self.wide(nest, statement, width)).collect()
+    }
+
+    /// How to do a body that can be done in chunks of this width in such.
+    pub(super) fn chunk_in(&mut self, nest: &Loop, width: u64) -> Chunk {
+        let wide = self.wide_accesses(nest, width);
         let packs = nest.body.iter().zip(wide);
-        let packs = packs.map(|(statement, tensor)| Some(self.pack(statement, (*tensor)?)));
+        let packs = packs.map(|(statement, tensor)| Some(self.pack(statement, tensor?)));
         Chunk { width, packs: packs.collect() }
     }
 
@@ -255,7 +262,7 @@ fn starts_aligned(index: &Index, axis: AxisId, width: u64) -> bool {
 }
 
 /// What a statement touches, and whether it reads it.
-fn access(statement: &Statement) -> Option<(TensorId, &Index, bool)> {
+pub(super) fn access(statement: &Statement) -> Option<(TensorId, &Index, bool)> {
     match statement {
         Statement::Load { tensor, index, .. } | Statement::Accumulate { tensor, index, .. } => {
             Some((*tensor, index, true))

@@ -119,7 +119,7 @@ fn allowed<T>(mut sizes: Vec<Change>, make: impl Fn(&[Change]) -> Result<T, Fail
             Ok(made) => return Ok(made),
             Err(failure) => failure,
         };
-        let broken = requirements_broken(&failure);
+        let broken = mistakes(&failure);
         let count = sizes.len();
         let pairs = (0..count).flat_map(|first| (first..count).map(move |second| (first, second)));
         // One alone first, then two that belong together, as in `F == 4 * D`.
@@ -131,7 +131,7 @@ fn allowed<T>(mut sizes: Vec<Change>, make: impl Fn(&[Change]) -> Result<T, Fail
         };
         let helps = |rest: &Vec<Change>| match make(rest) {
             Ok(_) => true,
-            Err(failure) => (1..broken).contains(&requirements_broken(&failure)),
+            Err(failure) => (1..broken).contains(&mistakes(&failure)),
         };
         match ways.into_iter().map(without).find(|rest| broken > 0 && helps(rest)) {
             Some(rest) => sizes = rest,
@@ -141,7 +141,7 @@ fn allowed<T>(mut sizes: Vec<Change>, make: impl Fn(&[Change]) -> Result<T, Fail
 }
 
 /// How many things are wrong with the smaller sizes, and so with none of the file's own; 0 where it isn't sizes.
-fn requirements_broken(failure: &Failure) -> usize {
+fn mistakes(failure: &Failure) -> usize {
     match failure {
         Failure::Input { diagnostics, .. } => diagnostics.len(),
         _ => 0,

@@ -86,6 +86,11 @@ impl Search {
         Self { folders }
     }
 
+    /// The folders, in the order in which they are looked into.
+    pub fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+
     /// Opens the library; it stays open. The first call that succeeds decides for the whole process.
     ///
     /// # Errors
