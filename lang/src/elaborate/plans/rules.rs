@@ -61,7 +61,7 @@ impl Resolver<'_> {
             let Some(dim) = self.rule_dim(name) else { continue };
             let Some((paths, selected)) = &at else { continue };
             if !self.matches(dim, &roles, selected) {
-                self.nothing(name, &roles, &rule.at);
+                self.nothing(name, &roles, (&rule.at, selected));
                 continue;
             }
             let Some(axes) = axes.clone() else { continue };
@@ -98,7 +98,7 @@ impl Resolver<'_> {
             StoreDim::Named(name) => {
                 let dim = self.rule_dim(name)?;
                 if !self.matches(dim, &[Role::Params], &selected) {
-                    self.nothing(name, &[Role::Params], &rule.at);
+                    self.nothing(name, &[Role::Params], (&rule.at, &selected));
                     return None;
                 }
                 Some(dim)
@@ -183,7 +183,13 @@ impl Resolver<'_> {
             || (acts && model.graph.nodes.values().any(|it| self.has_factor(&it.ty.dims, dim)))
     }
 
-    fn nothing(&mut self, name: &Ident, roles: &[Role], at: &[ast::ValuePath]) {
+    fn nothing(&mut self, name: &Ident, roles: &[Role], (at, selected): (&[ast::ValuePath], &[Selected])) {
+        // Of two dims that are declared with one name the second has a number behind it.
+        let other = self.model.dims.iter().find(|(dim, data)| {
+            let number = data.name.strip_prefix(&name.name);
+            number.is_some_and(|number| number.parse::<u64>().is_ok()) && self.matches(*dim, roles, selected)
+        });
+        let other = other.map(|(_, data)| (data.name.clone(), data.span));
         let roles = roles.iter().map(|role| role_name(*role)).collect::<Vec<_>>().join("|");
         let title = format!("no value that this rule is about has `{}`", name.name);
         let mut diagnostic = Diagnostic::error(Code::RuleMatchesNothing, title)
@@ -193,6 +199,11 @@ impl Resolver<'_> {
             diagnostic = diagnostic.label(path.span, "narrowed to this");
         } else if !roles.is_empty() {
             diagnostic = diagnostic.note(format!("narrowed to {roles}"));
+        }
+        if let Some((other, span)) = other {
+            diagnostic = diagnostic
+                .label(span, format!("another `{}`, which plans call `{other}`", name.name))
+                .hint_edit(other.clone(), name.span, &other);
         }
         self.diagnostics.push(diagnostic);
     }
