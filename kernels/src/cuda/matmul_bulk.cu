@@ -50,16 +50,16 @@ DTL_INLINE void multiply_tiles(Sums& sums, int steps) {
     end_products(sums);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS + 32)
-    KERNEL(const __grid_constant__ TensorMap left, const __grid_constant__ TensorMap right, OUTPUT_PARAMETERS) {
+// As there.
+DTL_INLINE void make_tile(unsigned block, const TensorMap& left, const TensorMap& right, OUTPUT_PARAMETERS) {
     auto output = OUTPUT;
     constexpr unsigned TILES =
         ((Left::LINES + TILE_ROWS - 1) / TILE_ROWS) * ((Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS);
     constexpr int STEPS = (TERMS + TILE_TERMS - 1) / TILE_TERMS;
     int first_row, first_column;
-    tile_of(blockIdx.x % TILES, first_row, first_column);
-    const unsigned product = blockIdx.x / TILES / PARTS;
-    const int first_step = static_cast<int>(blockIdx.x / TILES % PARTS) * STEPS_OF_PART;
+    tile_of(block % TILES, first_row, first_column);
+    const unsigned product = block / TILES / PARTS;
+    const int first_step = static_cast<int>(block / TILES % PARTS) * STEPS_OF_PART;
     const int steps = min(STEPS_OF_PART, STEPS - first_step);
 
     make_stages();
@@ -75,6 +75,6 @@ extern "C" __global__ void __launch_bounds__(THREADS + 32)
     // All that multiply are done with the stages, where the sums go.
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
     // Each part of a product's sums is an output of its own.
-    output += Output::of_product(blockIdx.x / TILES);
+    output += Output::of_product(block / TILES);
     store_sums(output, sums, first_row + static_cast<int>(row_of_warp()), first_column + static_cast<int>(column_of_warp()));
 }

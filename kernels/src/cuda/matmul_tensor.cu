@@ -82,21 +82,21 @@ DTL_INLINE void begin_stage(int step, int end_step, const Half* left, const Half
     close_group();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    KERNEL(const Half* left, const Half* right, OUTPUT_PARAMETERS) {
+// Makes a tile of one of the products, or a part of its sums: the one of this number.
+DTL_INLINE void make_tile(unsigned block, const Half* left, const Half* right, OUTPUT_PARAMETERS) {
     auto output = OUTPUT;
     constexpr unsigned TILES =
         ((Left::LINES + TILE_ROWS - 1) / TILE_ROWS) * ((Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS);
     constexpr int STEPS = (TERMS + TILE_TERMS - 1) / TILE_TERMS;
     int first_row, first_column;
-    tile_of(blockIdx.x % TILES, first_row, first_column);
-    const unsigned product = blockIdx.x / TILES / PARTS;
-    const int first_step = static_cast<int>(blockIdx.x / TILES % PARTS) * STEPS_OF_PART;
+    tile_of(block % TILES, first_row, first_column);
+    const unsigned product = block / TILES / PARTS;
+    const int first_step = static_cast<int>(block / TILES % PARTS) * STEPS_OF_PART;
     const int end_step = min(first_step + STEPS_OF_PART, STEPS);
     left += Left::of_product(product);
     right += Right::of_product(product);
     // Each part of a product's sums is an output of its own.
-    output += Output::of_product(blockIdx.x / TILES);
+    output += Output::of_product(block / TILES);
 
     Sums sums = {};
 #pragma unroll

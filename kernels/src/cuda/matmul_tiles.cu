@@ -61,18 +61,25 @@ DTL_INLINE void move_up(float (&sums)[ROWS][COLUMNS]) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    KERNEL(const Left::Element* left, const Right::Element* right, OUTPUT_PARAMETERS) {
+// A tile of each factor.
+struct Pair {
+    Tile<TILE_TERMS, TILE_ROWS> left;
+    Tile<TILE_TERMS, TILE_COLUMNS> right;
+};
+
+// All of a block's shared memory, whose size the launch says: two pairs.
+extern __shared__ Pair pairs[];
+
+// Makes a tile of one of the products: the one of this number.
+DTL_INLINE void make_tile(unsigned block, const Left::Element* left, const Right::Element* right, OUTPUT_PARAMETERS) {
     auto output = OUTPUT;
-    __shared__ Tile<TILE_TERMS, TILE_ROWS> left_tiles[2];
-    __shared__ Tile<TILE_TERMS, TILE_COLUMNS> right_tiles[2];
 
     // Blocks that follow each other share their columns.
     constexpr int TILES_DOWN = (Left::LINES + TILE_ROWS - 1) / TILE_ROWS;
     constexpr int TILES_ACROSS = (Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS;
-    const unsigned product = blockIdx.x / (TILES_DOWN * TILES_ACROSS);
-    const int first_row = static_cast<int>(blockIdx.x % TILES_DOWN) * TILE_ROWS;
-    const int first_column = static_cast<int>(blockIdx.x / TILES_DOWN % TILES_ACROSS) * TILE_COLUMNS;
+    const unsigned product = block / (TILES_DOWN * TILES_ACROSS);
+    const int first_row = static_cast<int>(block % TILES_DOWN) * TILE_ROWS;
+    const int first_column = static_cast<int>(block / TILES_DOWN % TILES_ACROSS) * TILE_COLUMNS;
     left += Left::of_product(product);
     right += Right::of_product(product);
     output += Output::of_product(product);
@@ -87,8 +94,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int current = 0;
     read_piece<Left>(left_piece, left, first_row, 0, TERMS);
     read_piece<Right>(right_piece, right, first_column, 0, TERMS);
-    store_piece<Left>(left_tiles[0], left_piece);
-    store_piece<Right>(right_tiles[0], right_piece);
+    store_piece<Left>(pairs[0].left, left_piece);
+    store_piece<Right>(pairs[0].right, right_piece);
     __syncthreads();
     for (int first_term = 0; first_term < TERMS; first_term += TILE_TERMS) {
         const int next_term = first_term + TILE_TERMS;
@@ -97,11 +104,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             read_piece<Left>(left_piece, left, first_row, next_term, TERMS);
             read_piece<Right>(right_piece, right, first_column, next_term, TERMS);
         }
-        add_products(sums, left_tiles[current], 0, right_tiles[current], thread_row, thread_column);
+        add_products(sums, pairs[current].left, 0, pairs[current].right, thread_row, thread_column);
         if (has_next) {
             // The other pair was last read before the barrier that is behind all threads.
-            store_piece<Left>(left_tiles[1 - current], left_piece);
-            store_piece<Right>(right_tiles[1 - current], right_piece);
+            store_piece<Left>(pairs[1 - current].left, left_piece);
+            store_piece<Right>(pairs[1 - current].right, right_piece);
             __syncthreads();
             current = 1 - current;
         }

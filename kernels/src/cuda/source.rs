@@ -12,14 +12,16 @@ const THREADS: u32 = 256;
 /// As many blocks of [`THREADS`] as fill the largest device; more would only be started later.
 const MOST_BLOCKS: u64 = 160 * 8;
 
-/// A translation unit in the making.
+/// A translation unit in the making, but for its prelude.
+#[derive(Default, PartialEq, Eq)]
 pub(super) struct Source {
     text: String,
+    macros: Vec<String>,
 }
 
 impl Source {
     pub(super) fn new() -> Self {
-        Self { text: format!("{PRELUDE}\n") }
+        Self::default()
     }
 
     /// Defines a constant, which a file need not use; `kind` is a type of C++.
@@ -43,6 +45,7 @@ impl Source {
     /// Defines a macro, for what no constant can stand for.
     pub(super) fn macro_text(mut self, name: &str, text: &str) -> Self {
         self.line(format_args!("#define {name} {text}"));
+        self.macros.push(name.to_owned());
         self
     }
 
@@ -53,10 +56,19 @@ impl Source {
         self
     }
 
+    /// The text as a namespace, so that others with the same names may stand beside it.
+    pub(super) fn enclosed(self, namespace: &str) -> String {
+        let undefined: String = self.macros.iter().map(|name| format!("#undef {name}\n")).collect();
+        let opening = format!(
+            "namespace {namespace} {{\n\n// The text has more functions of this name.\nusing ::address;\n"
+        );
+        format!("{opening}{}\n}}  // namespace {namespace}\n{undefined}", self.text)
+    }
+
     /// The function's name and the whole text. The name opens with `stem` and ends with a digest of the text.
     pub(super) fn finish(self, stem: &str) -> (String, String) {
         let name = format!("{stem}_{:016x}", digest(&self.text));
-        let source = format!("#define KERNEL {name}\n\n{}", self.text);
+        let source = format!("#define KERNEL {name}\n\n{PRELUDE}\n{}", self.text);
         (name, source)
     }
 

@@ -43,7 +43,7 @@ pub struct Fused {
 }
 
 /// The operation's buffers: A, B and C, then the kernel's tensors.
-type Memory = Vec<Vec<u8>>;
+pub type Memory = Vec<Vec<u8>>;
 
 impl Fused {
     /// Factors are small whole numbers, so that a sum of products is the same in any order.
@@ -134,7 +134,8 @@ impl Fused {
         call
     }
 
-    fn memory(&self) -> Memory {
+    /// The operation's buffers before it.
+    pub fn memory(&self) -> Memory {
         let untouched = vec![0xff; self.product.c.len() * self.product.spec.c.bytes()];
         let product = [self.product.a.bytes(), self.product.b.bytes(), untouched];
         product.into_iter().chain(self.contents.iter().map(bytes)).collect()
@@ -171,9 +172,14 @@ impl Fused {
     /// The first buffer that is not as it should be.
     pub fn judge(&self, call: &DeviceCall, bench: &mut Bench, placing: Placing) -> Option<String> {
         match self.run(call, bench, placing) {
-            Ok(found) => first_difference(&found, &self.expected()),
+            Ok(found) => self.difference(&found),
             Err(error) => Some(error),
         }
+    }
+
+    /// The first of the operation's buffers that is not as it should be.
+    pub fn difference(&self, found: &[Vec<u8>]) -> Option<String> {
+        first_difference(found, &self.expected())
     }
 
     /// Holds the call to what is expected, as any device makes it and as those do that have an alternative.
@@ -208,7 +214,7 @@ impl Fused {
     }
 }
 
-fn first_difference(found: &Memory, expected: &Memory) -> Option<String> {
+fn first_difference(found: &[Vec<u8>], expected: &[Vec<u8>]) -> Option<String> {
     found.iter().zip(expected).enumerate().find_map(|(buffer, (found, expected))| {
         let byte = found.iter().zip(expected).position(|(found, expected)| found != expected)?;
         Some(format!("buffer {buffer} differs from byte {byte} on"))

@@ -85,7 +85,7 @@ fn in_products() {
     let faults = [
         fault(0, "right_piece);\n            __syncthreads();", "right_piece);"),
         fault(0, "right_piece);\n    __syncthreads();", "right_piece);"),
-        fault(0, "left_tiles[1 - current], left_piece", "left_tiles[current], left_piece"),
+        fault(0, "pairs[1 - current].left, left_piece", "pairs[current].left, left_piece"),
         fault(0, "line < Operand::LINES &&", "line <= Operand::LINES &&"),
         fault(0, "term < end_term", "term <= end_term"),
         fault(0, "row < Left::LINES && column", "row <= Left::LINES && column"),
@@ -307,7 +307,7 @@ fn in_products_in_parts() {
     let faults = [
         fault(0, "% PARTS) * STEPS_OF_PART", "% PARTS) * STEPS_OF_PART / 2"),
         fault(0, "min(first_step + STEPS_OF_PART, STEPS)", "STEPS"),
-        fault(0, "output += Output::of_product(blockIdx.x / TILES)", "output += Output::of_product(product)"),
+        fault(0, "output += Output::of_product(block / TILES)", "output += Output::of_product(product)"),
         fault(1, "sum += first[part * PART]", "sum = first[part * PART]"),
         fault(1, "row * PART_PITCH + column", "row * Right::LINES + column"),
         fault(1, "product * PARTS * PART", "product * PART"),

@@ -20,5 +20,6 @@ mod faults;
 mod faults_attention;
 mod faults_epilogue;
 mod matmul;
+mod products;
 mod tensor;
 mod tensor_cores;

@@ -153,13 +153,17 @@ impl Case {
 
     /// The difference to the CPU's result, if there is one.
     pub fn judge(&self, call: &DeviceCall, bench: &mut Bench, placing: Placing) -> Option<String> {
-        let found = match self.output(call, bench, placing) {
-            Ok(bytes) => Stored::of_bytes(self.spec.c, &bytes),
-            Err(error) => return Some(error.to_string()),
-        };
+        match self.output(call, bench, placing) {
+            Ok(output) => self.difference(&output),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    /// How an output differs from the CPU's, if it does.
+    pub fn difference(&self, output: &[u8]) -> Option<String> {
         let mut expected = self.c.clone();
         on_host(&self.spec, &self.a, &self.b, &mut expected);
-        difference(&found, &expected, &self.bounds())
+        difference(&Stored::of_bytes(self.spec.c, output), &expected, &self.bounds())
     }
 
     /// Twice the error of a sum of K products in f32, in any order: K + 2 roundings of the sum of magnitudes, K of products and

@@ -2,11 +2,12 @@
 //! takes the place of the one for every device. Tiles, parts and what becomes of sums are the same; steps are twice as long, since rows of 128 bytes
 //! are what is copied and multiplied best, and there is room for them.
 
+use super::launch::{Block, Share};
 use super::layout::{Product, Sums};
-use super::{Shape, TENSOR_TERMS, TensorTiles, group};
+use super::{TENSOR_TERMS, TensorTiles, group};
+use crate::cuda::DeviceArgument;
 use crate::cuda::mapped::MappedRows;
-use crate::cuda::{DeviceArgument, DeviceLaunch};
-use crate::signature::{Element, InvalidSpec};
+use crate::signature::Element;
 
 /// The terms of a step: as many as rows of 128 bytes have.
 pub(super) const BULK_TERMS: usize = MappedRows::WIDTH;
@@ -17,25 +18,41 @@ const STAGE_ROOM: usize = 192 << 10;
 /// More steps under way than this hide nothing more.
 const MOST_STAGES: usize = 6;
 
-/// The launch in place of one with these tiles, where there can be one.
-pub(super) fn launch(
+/// Groups of four warps that multiply in a block.
+fn groups(tiles: &TensorTiles) -> usize {
+    (tiles.rows / 64).min(2)
+}
+
+fn stage_bytes(tiles: &TensorTiles) -> usize {
+    BULK_TERMS * (tiles.rows + tiles.columns) * Element::Bf16.bytes()
+}
+
+fn stages(tiles: &TensorTiles) -> usize {
+    (STAGE_ROOM / stage_bytes(tiles)).min(MOST_STAGES)
+}
+
+pub(super) fn block(tiles: &TensorTiles) -> Block {
+    Block {
+        threads: 128 * groups(tiles) + BRINGING_THREADS,
+        shared_bytes: stages(tiles) * stage_bytes(tiles),
+    }
+}
+
+/// What stands in such a launch in place of a product's share with these tiles, where maps describe its factors.
+pub(super) fn share(
     tiles: &TensorTiles,
     product: &Product<'_>,
-    sums: Sums,
+    (sums, target): (Sums, DeviceArgument),
     steps_of_part: usize,
-    target: DeviceArgument,
-) -> Result<Option<DeviceLaunch>, InvalidSpec> {
-    let Some(factors) = product.mapped_factors([tiles.rows, tiles.columns]) else { return Ok(None) };
+) -> Option<Share> {
+    let factors = product.mapped_factors([tiles.rows, tiles.columns])?;
     // A warp's part of a tile is as wide as makes two groups of four of the largest tiles and one of the smallest.
-    let groups = (tiles.rows / 64).min(2);
-    let warp_columns = tiles.rows / tiles.warp_rows * tiles.columns / (4 * groups);
-    let stage_bytes = BULK_TERMS * (tiles.rows + tiles.columns) * Element::Bf16.bytes();
-    let stages = (STAGE_ROOM / stage_bytes).min(MOST_STAGES);
+    let warp_columns = tiles.rows / tiles.warp_rows * tiles.columns / (4 * groups(tiles));
     let source = tiles
         .describe(product, sums, BULK_TERMS)
         .half(product.spec.a)
         .constant("int", "WARP_COLUMNS", warp_columns)
-        .constant("int", "STAGES", stages)
+        .constant("int", "STAGES", stages(tiles))
         .constant("int", "STEPS_OF_PART", (steps_of_part * TENSOR_TERMS).div_ceil(BULK_TERMS))
         .constant("Offset", "LEFT_PRODUCT_STRIDE", factors[0].place_stride)
         .constant("Offset", "RIGHT_PRODUCT_STRIDE", factors[1].place_stride)
@@ -45,12 +62,6 @@ pub(super) fn launch(
         .file(include_str!("../matmul_output.cuh"))
         .file(include_str!("../bulk.cuh"))
         .file(include_str!("../matmul_bulk.cu"));
-    let shape = Shape {
-        blocks: sums.parts() * product.tiles(tiles.rows, tiles.columns),
-        threads: 128 * groups + BRINGING_THREADS,
-        shared_bytes: stages * stage_bytes,
-    };
-    let maps = factors.map(|factor| DeviceArgument::Map(factor.map));
-    let arguments = maps.into_iter().chain(product.output_arguments(sums, target)).collect();
-    shape.launch("matmul_bulk", source, product.spec, arguments).map(Some)
+    let maps = factors.map(|factor| ("TensorMap".to_owned(), DeviceArgument::Map(factor.map)));
+    Some(product.share((sums, target), source, maps, product.tiles(tiles.rows, tiles.columns)))
 }

@@ -37,42 +37,77 @@ pub const BUFFERS_OF_A_PRODUCT: u32 = 3;
 
 /// Goes on with what a kernel needs that makes outputs: `OUTPUT_PARAMETERS`, what it is given of them, and `OUTPUT`, the place of the first.
 pub(super) fn outputs(source: Source, epilogue: Option<&Epilogue>) -> Source {
-    let elements = "Output::Element* elements";
+    let parameters = parameters(epilogue).into_iter().map(|(kind, name)| format!("{kind} {name}"));
+    let parameters = parameters.collect::<Vec<_>>().join(", ");
     let source = source.constant("bool", "HAS_EPILOGUE", epilogue.is_some());
     let Some(epilogue) = epilogue else {
         let source = source.file(include_str!("../output.cuh"));
-        return source.macro_text("OUTPUT_PARAMETERS", elements).macro_text("OUTPUT", "elements");
+        return source.macro_text("OUTPUT_PARAMETERS", &parameters).macro_text("OUTPUT", "elements");
     };
-    let tensors = epilogue.pointers.iter().enumerate();
-    let tensors = tensors.map(|(number, kind)| (kind.as_str(), format!("tensor{number}")));
-    let integers = (0..epilogue.integers).map(|number| ("long long", format!("integer{number}")));
-    let members: Vec<(&str, String)> = tensors.chain(integers).collect();
-    let (kept, first) = match epilogue.keeps {
-        Keeps::Results => (Some(elements.to_owned()), "elements"),
-        Keeps::Nothing => (None, "nullptr"),
+    let first = match epilogue.keeps {
+        Keeps::Results => "elements",
+        Keeps::Nothing => "nullptr",
     };
-    let parameters = kept.into_iter().chain(members.iter().map(|(kind, name)| format!("{kind} {name}")));
-    let names: Vec<&str> = members.iter().map(|(_, name)| name.as_str()).collect();
+    let members: Vec<String> = members(epilogue).map(|(_, name)| name).collect();
     source
         .constant("bool", "KEEPS_RESULTS", epilogue.keeps == Keeps::Results)
         .file(include_str!("../output.cuh"))
         .file(&epilogue.source)
         .file(include_str!("../epilogue.cuh"))
-        .macro_text("OUTPUT_PARAMETERS", &parameters.collect::<Vec<_>>().join(", "))
-        .macro_text("OUTPUT", &format!("Place{{Epilogue{{{}}}, {first}, 0}}", names.join(", ")))
+        .macro_text("OUTPUT_PARAMETERS", &parameters)
+        .macro_text("OUTPUT", &format!("Place{{Epilogue{{{}}}, {first}, 0}}", members.join(", ")))
 }
 
-/// The arguments for `OUTPUT_PARAMETERS`, of a kernel whose outputs are at `target`.
-pub(super) fn arguments(target: DeviceArgument, epilogue: Option<&Epilogue>) -> Vec<DeviceArgument> {
+/// Type and name of each of `OUTPUT_PARAMETERS`.
+pub(super) fn parameters(epilogue: Option<&Epilogue>) -> Vec<(String, String)> {
+    let kept = epilogue.is_none_or(|epilogue| epilogue.keeps == Keeps::Results);
+    let elements = kept.then(|| ("Output::Element*".to_owned(), "elements".to_owned()));
+    elements.into_iter().chain(epilogue.into_iter().flat_map(members)).collect()
+}
+
+/// Type and name of each member of the struct.
+fn members(epilogue: &Epilogue) -> impl Iterator<Item = (String, String)> {
+    let tensors = epilogue.pointers.iter().enumerate();
+    let tensors = tensors.map(|(number, kind)| (kind.clone(), format!("tensor{number}")));
+    tensors.chain((0..epilogue.integers).map(|number| ("long long".to_owned(), format!("integer{number}"))))
+}
+
+/// The arguments for `OUTPUT_PARAMETERS`, of a kernel whose outputs are at `target`, of a product whose operands are numbered from `first` on.
+pub(super) fn arguments(
+    target: DeviceArgument,
+    epilogue: Option<&Epilogue>,
+    first: Operands,
+) -> Vec<DeviceArgument> {
     let Some(epilogue) = epilogue else { return vec![target] };
     let kept = match epilogue.keeps {
         Keeps::Results => Some(target),
         Keeps::Nothing => None,
     };
-    let tensors = (0..epilogue.pointers.len() as u32)
-        .map(|tensor| DeviceArgument::Pointer(BUFFERS_OF_A_PRODUCT + tensor));
-    let integers = (0..epilogue.integers as u32).map(DeviceArgument::Integer);
+    let first_tensor = first.pointers + BUFFERS_OF_A_PRODUCT;
+    let tensors =
+        (0..epilogue.pointers.len() as u32).map(|tensor| DeviceArgument::Pointer(first_tensor + tensor));
+    let integers =
+        (0..epilogue.integers as u32).map(|integer| DeviceArgument::Integer(first.integers + integer));
     kept.into_iter().chain(tensors).chain(integers).collect()
+}
+
+/// How many buffers and integers some products have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Operands {
+    pub pointers: u32,
+    pub integers: u32,
+}
+
+impl Operands {
+    /// With those of one more.
+    pub(super) fn and_of(self, epilogue: Option<&Epilogue>) -> Operands {
+        let pointers = epilogue.map_or(0, |epilogue| epilogue.pointers.len() as u32);
+        let integers = epilogue.map_or(0, |epilogue| epilogue.integers as u32);
+        Operands {
+            pointers: self.pointers + BUFFERS_OF_A_PRODUCT + pointers,
+            integers: self.integers + integers,
+        }
+    }
 }
 
 /// Whether C's elements are all those from its first to its last, each once.

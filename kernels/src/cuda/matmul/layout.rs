@@ -3,7 +3,8 @@
 //! From a [`MatmulSpec`] to two factors of lines and terms and an output of rows and columns. Chooses no tiles.
 
 use super::bulk::BULK_TERMS;
-use super::epilogue::{self, Epilogue};
+use super::epilogue::{self, Epilogue, Operands};
+use super::launch::Share;
 use crate::cuda::DeviceArgument;
 use crate::cuda::mapped::{Loop, MappedRows};
 use crate::cuda::source::{Source, float, stored};
@@ -31,10 +32,14 @@ pub(super) struct Product<'a> {
     pub(super) factors: [u32; 2],
     /// The output's buffer.
     pub(super) output: u32,
+    /// The operands of other products ahead of this one's.
+    first: Operands,
 }
 
 impl<'a> Product<'a> {
-    pub(super) fn of(spec: &'a MatmulSpec, epilogue: Option<&'a Epilogue>) -> Product<'a> {
+    /// The product whose operands are numbered from `first` on.
+    pub(super) fn of(spec: &'a MatmulSpec, epilogue: Option<&'a Epilogue>, first: Operands) -> Product<'a> {
+        let [a_buffer, b_buffer, output] = [0, 1, 2].map(|buffer| first.pointers + buffer);
         let a = Operand {
             name: "Left",
             element: spec.a,
@@ -59,8 +64,9 @@ impl<'a> Product<'a> {
                 right: b,
                 row_stride: spec.c_row_stride,
                 column_stride: spec.c_column_stride,
-                factors: [0, 1],
-                output: 2,
+                factors: [a_buffer, b_buffer],
+                output,
+                first,
             },
             Orientation::LanesAlongRows => Product {
                 spec,
@@ -69,8 +75,9 @@ impl<'a> Product<'a> {
                 right: Operand { name: "Right", ..a },
                 row_stride: spec.c_column_stride,
                 column_stride: spec.c_row_stride,
-                factors: [1, 0],
-                output: 2,
+                factors: [b_buffer, a_buffer],
+                output,
+                first,
             },
         }
     }
@@ -88,15 +95,42 @@ impl<'a> Product<'a> {
         self.spec.batch_extent() * self.rows().div_ceil(rows) * self.columns().div_ceil(columns)
     }
 
-    /// The arguments of a kernel that reads both factors and makes such sums, which belong at the target.
-    pub(super) fn arguments(&self, sums: Sums, target: DeviceArgument) -> Vec<DeviceArgument> {
-        let factors = self.factors.map(DeviceArgument::Pointer).into_iter();
-        factors.chain(self.output_arguments(sums, target)).collect()
+    /// The factors as pointers to their elements.
+    pub(super) fn pointers(&self) -> [(String, DeviceArgument); 2] {
+        let pointer = |operand: &Operand, buffer| {
+            (format!("const {}*", stored(operand.element)), DeviceArgument::Pointer(buffer))
+        };
+        [pointer(&self.left, self.factors[0]), pointer(&self.right, self.factors[1])]
     }
 
-    /// Those of them that are about outputs.
+    /// An upper bound of the bytes that its arguments take up in a launch, behind those of any others.
+    pub(super) fn argument_bytes(&self) -> usize {
+        const MAP_BYTES: usize = 128;
+        let outputs = epilogue::parameters(self.epilogue).len() * size_of::<u64>();
+        2 * MAP_BYTES + outputs.next_multiple_of(MAP_BYTES)
+    }
+
+    /// What a launch makes of such sums, which belong at the target, with a source that takes these types and arguments for its factors.
+    pub(super) fn share(
+        &self,
+        (sums, target): (Sums, DeviceArgument),
+        source: Source,
+        factors: [(String, DeviceArgument); 2],
+        tiles: usize,
+    ) -> Share {
+        let outputs = epilogue::parameters(self.epilogue_of(sums)).into_iter().map(|(kind, _)| kind);
+        let (kinds, arguments): (Vec<String>, Vec<DeviceArgument>) = factors.into_iter().unzip();
+        Share {
+            source,
+            parameters: kinds.into_iter().chain(outputs).collect(),
+            arguments: arguments.into_iter().chain(self.output_arguments(sums, target)).collect(),
+            blocks: sums.parts() * tiles,
+        }
+    }
+
+    /// The arguments of a kernel that are about outputs.
     pub(super) fn output_arguments(&self, sums: Sums, target: DeviceArgument) -> Vec<DeviceArgument> {
-        epilogue::arguments(target, self.epilogue_of(sums))
+        epilogue::arguments(target, self.epilogue_of(sums), self.first)
     }
 
     /// Results have an epilogue, parts of sums have none.

@@ -6,18 +6,25 @@
 //! several blocks share a tile: each makes a part of its sums, which a second launch adds up in their order. The longer of the output's unit strides
 //! runs along a tile's columns; where that is the rows' the factors change places, which makes the transposed product. An [`Epilogue`] goes with
 //! whichever launch makes outputs.
+//!
+//! Products that wait for nothing of each other share a launch, of whatever sizes they are: the blocks of each follow those of the one before, so that none
+//! leaves a device half idle while another could begin. Their number decides tiles and parts together with their sizes.
 
 mod bulk;
 mod epilogue;
 mod group;
+mod launch;
 mod layout;
 
 pub use self::epilogue::{BUFFERS_OF_A_PRODUCT, Epilogue, Keeps};
 
+use self::epilogue::Operands;
+use self::launch::{Block, Share};
 use self::layout::{Product, Sums};
 use super::source::{Source, linear};
-use super::{DeviceArgument, DeviceCall, DeviceLaunch};
+use super::{DeviceArgument, DeviceCall, DeviceLaunch, SCRATCH_ALIGNMENT};
 use crate::signature::{Accumulation, Element, InvalidSpec, MatmulSpec, require};
+use std::cmp::Reverse;
 
 /// The parts that a block of threads and a thread take of a product on the ordinary cores.
 struct Tiles {
@@ -28,10 +35,11 @@ struct Tiles {
     thread_columns: usize,
 }
 
-/// The most arithmetic for what is read.
-const LARGE: Tiles = Tiles { rows: 128, columns: 128, terms: 8, thread_rows: 8, thread_columns: 8 };
-/// For products that have few of the large.
-const SMALL: Tiles = Tiles { rows: 64, columns: 64, terms: 16, thread_rows: 4, thread_columns: 4 };
+/// The tiles for the ordinary cores: those with the most arithmetic for what is read, and those for products that have few of them.
+const ORDINARY_TILES: [Tiles; 2] = [
+    Tiles { rows: 128, columns: 128, terms: 8, thread_rows: 8, thread_columns: 8 },
+    Tiles { rows: 64, columns: 64, terms: 16, thread_rows: 4, thread_columns: 4 },
+];
 
 /// The parts that a block of threads and a warp take of a product on the tensor cores, and for how many steps there is room.
 struct TensorTiles {
@@ -56,6 +64,8 @@ const TENSOR_TILES: [TensorTiles; 3] = [
 const LEAST_STEPS: usize = 16;
 /// About as many as a device has: fewer tiles leave some idle.
 const MULTIPROCESSORS: usize = 128;
+/// Bytes of the arguments of a launch that every device takes.
+const MOST_ARGUMENT_BYTES: usize = 4096;
 
 /// Computes the product of buffers 0 (A) and 1 (B) into buffer 2 (C), and what an epilogue makes of its results. Of the epilogue's kernel, tensor `i`
 /// is buffer `3 + i`, and integers are those of the operation. Its iterations are numbered as C's elements lie, which must be dense.
@@ -64,61 +74,157 @@ const MULTIPROCESSORS: usize = 128;
 /// The descriptor is not valid, or sizes are beyond what a launch can have; with an epilogue, if results are added to C's old content or C is
 /// not dense.
 pub fn matmul(spec: &MatmulSpec, epilogue: Option<&Epilogue>) -> Result<DeviceCall, InvalidSpec> {
+    matmuls(&[(spec, epilogue)])
+}
+
+/// Computes several products, none of which writes what another one reads or writes. The buffers and integers of each are numbered as [`matmul`] says,
+/// behind those of the one before it.
+///
+/// # Errors
+/// As [`matmul`], of any of them.
+pub fn matmuls(products: &[(&MatmulSpec, Option<&Epilogue>)]) -> Result<DeviceCall, InvalidSpec> {
+    let mut first = Operands::default();
+    let mut kinds: Vec<(Kind, Vec<Product<'_>>)> = Vec::new();
+    for &(spec, epilogue) in products {
+        check(spec, epilogue)?;
+        let product = Product::of(spec, epilogue, first);
+        first = first.and_of(epilogue);
+        if product.rows() == 0 || product.columns() == 0 || spec.batch_extent() == 0 {
+            continue;
+        }
+        let kind = Kind::of(&product);
+        let together = |(known, alike): &&mut (Kind, Vec<Product<'_>>)| {
+            let bytes: usize = alike.iter().chain([&product]).map(Product::argument_bytes).sum();
+            *known == kind && bytes <= MOST_ARGUMENT_BYTES
+        };
+        match kinds.iter_mut().find(together) {
+            Some((_, alike)) => alike.push(product),
+            None => kinds.push((kind, vec![product])),
+        }
+    }
+    let mut call = DeviceCall::default();
+    for (kind, mut alike) in kinds {
+        // Blocks begin in their order: those that take the longest first, so that none of them is the last to begin.
+        alike.sort_by_key(|product| Reverse(product.spec.k()));
+        match kind.cores {
+            Cores::Tensor => on_tensor_cores(&alike, &TENSOR_TILES[kind.largest..], &mut call)?,
+            Cores::Ordinary => on_ordinary_cores(&alike, &ORDINARY_TILES[kind.largest..], &mut call)?,
+        }
+    }
+    Ok(call)
+}
+
+fn check(spec: &MatmulSpec, epilogue: Option<&Epilogue>) -> Result<(), InvalidSpec> {
     spec.check()?;
     require(spec.scale.is_finite(), "a matmul's scale is not finite")?;
-    let product = Product::of(spec, epilogue);
-    if product.rows() == 0 || product.columns() == 0 || spec.batch_extent() == 0 {
-        return Ok(DeviceCall::default());
-    }
     if epilogue.is_some() {
         require(spec.accumulation == Accumulation::Overwrite, "an epilogue of a matmul that adds to C")?;
         require(epilogue::is_dense(spec), "an epilogue of a matmul whose C is not dense")?;
     }
-    require(spec.k() <= i32::MAX as usize / 2, "a matmul of more terms than an index holds")?;
-    match (spec.a, spec.b) {
-        (Element::Bf16, Element::Bf16) | (Element::F16, Element::F16) => on_tensor_cores(&product),
-        (Element::F32, _)
-        | (_, Element::F32)
-        | (Element::Bf16, Element::F16)
-        | (Element::F16, Element::Bf16) => on_ordinary_cores(&product).map(DeviceCall::of),
+    require(spec.k() <= i32::MAX as usize / 2, "a matmul of more terms than an index holds")
+}
+
+/// Products of one kind can share a launch.
+#[derive(PartialEq, Eq)]
+struct Kind {
+    cores: Cores,
+    /// The largest tiles for them that the product has room for.
+    largest: usize,
+    /// Whether there is a launch for tiles that arrive in bulk.
+    in_bulk: bool,
+}
+
+#[derive(PartialEq, Eq)]
+enum Cores {
+    Ordinary,
+    Tensor,
+}
+
+impl Kind {
+    fn of(product: &Product<'_>) -> Kind {
+        let has_room = |rows, columns| product.rows() >= rows && product.columns() >= columns;
+        match (product.spec.a, product.spec.b) {
+            (Element::Bf16, Element::Bf16) | (Element::F16, Element::F16) => {
+                let [larger @ .., smallest] = &TENSOR_TILES;
+                let largest = larger.iter().position(|tiles| has_room(tiles.rows, tiles.columns));
+                let in_bulk = product.mapped_factors([smallest.rows, smallest.columns]).is_some();
+                Kind { cores: Cores::Tensor, largest: largest.unwrap_or(larger.len()), in_bulk }
+            }
+            (Element::F32, _)
+            | (_, Element::F32)
+            | (Element::Bf16, Element::F16)
+            | (Element::F16, Element::Bf16) => {
+                let [larger @ .., _] = &ORDINARY_TILES;
+                let largest = larger.iter().position(|tiles| has_room(tiles.rows, tiles.columns));
+                Kind { cores: Cores::Ordinary, largest: largest.unwrap_or(larger.len()), in_bulk: false }
+            }
+        }
     }
 }
 
-fn on_ordinary_cores(product: &Product<'_>) -> Result<DeviceLaunch, InvalidSpec> {
-    let tiles = if fills(product, LARGE.rows, LARGE.columns) { &LARGE } else { &SMALL };
-    let source = product
-        .describe(Sums::Whole)
-        .constant("int", "TILE_ROWS", tiles.rows)
-        .constant("int", "TILE_COLUMNS", tiles.columns)
-        .constant("int", "TILE_TERMS", tiles.terms)
-        .constant("int", "THREAD_ROWS", tiles.thread_rows)
-        .constant("int", "THREAD_COLUMNS", tiles.thread_columns)
-        .file(include_str!("../tiles.cuh"))
-        .file(include_str!("../matmul_tiles.cu"));
-    let shape = Shape {
-        blocks: product.tiles(tiles.rows, tiles.columns),
-        threads: tiles.rows / tiles.thread_rows * (tiles.columns / tiles.thread_columns),
-        shared_bytes: 0,
-    };
-    shape.launch(
-        "matmul_tiles",
-        source,
-        product.spec,
-        product.arguments(Sums::Whole, DeviceArgument::Pointer(product.output)),
-    )
+/// The tiles that all of some products have.
+fn tiles_of(products: &[Product<'_>], rows: usize, columns: usize) -> usize {
+    products.iter().map(|product| product.tiles(rows, columns)).sum()
 }
 
-fn on_tensor_cores(product: &Product<'_>) -> Result<DeviceCall, InvalidSpec> {
-    let [larger @ .., smallest] = &TENSOR_TILES;
-    let tiles = larger.iter().find(|tiles| fills(product, tiles.rows, tiles.columns)).unwrap_or(smallest);
-    let steps_of_part = tiles.steps_of_part(product);
-    let parts = product.spec.k().div_ceil(TENSOR_TERMS).div_ceil(steps_of_part);
-    if parts <= 1 {
-        let launch =
-            tiles.launch(product, Sums::Whole, steps_of_part, DeviceArgument::Pointer(product.output))?;
-        return Ok(DeviceCall::of(launch));
+/// `tiles` are those that all of the products have room for, the largest first.
+fn on_ordinary_cores(
+    products: &[Product<'_>],
+    tiles: &[Tiles],
+    call: &mut DeviceCall,
+) -> Result<(), InvalidSpec> {
+    let fill = |tiles: &&Tiles| tiles_of(products, tiles.rows, tiles.columns) >= MULTIPROCESSORS;
+    let tiles = tiles.iter().find(fill).unwrap_or(&tiles[tiles.len() - 1]);
+    let shares = products.iter().map(|product| tiles.share(product)).collect();
+    call.launches.push(launch::launch(&stem("matmul_tiles", products), shares, &tiles.block())?);
+    Ok(())
+}
+
+/// `tiles` are those that all of the products have room for, the largest first.
+fn on_tensor_cores(
+    products: &[Product<'_>],
+    tiles: &[TensorTiles],
+    call: &mut DeviceCall,
+) -> Result<(), InvalidSpec> {
+    let fill = |tiles: &&TensorTiles| tiles_of(products, tiles.rows, tiles.columns) >= MULTIPROCESSORS;
+    let tiles = tiles.iter().find(fill).unwrap_or(&tiles[tiles.len() - 1]);
+    // Where tiles leave most of a device idle several blocks share one.
+    let blocks_of_tile = (MULTIPROCESSORS / tiles_of(products, tiles.rows, tiles.columns)).max(1);
+    let (mut shares, mut in_bulk, mut sums_of_parts) = (Vec::new(), Vec::new(), Vec::new());
+    for product in products {
+        let steps_of_part = TensorTiles::steps_of_part(product, blocks_of_tile);
+        let parts = product.spec.k().div_ceil(TENSOR_TERMS).div_ceil(steps_of_part);
+        let target = if parts <= 1 {
+            (Sums::Whole, DeviceArgument::Pointer(product.output))
+        } else {
+            let scratch = DeviceArgument::Scratch(call.scratch_bytes);
+            sums_of_parts.push(sum_of_parts(product, parts, scratch));
+            let sums = product.spec.batch_extent() * parts * product.rows() * product.part_pitch();
+            call.scratch_bytes += ((sums * Element::F32.bytes()) as u64).next_multiple_of(SCRATCH_ALIGNMENT);
+            (Sums::Parts(parts), scratch)
+        };
+        shares.push(tiles.share(product, target, steps_of_part));
+        in_bulk.extend(bulk::share(tiles, product, target, steps_of_part));
     }
-    let sums = DeviceArgument::Scratch(0);
+    let mut all = launch::launch(&stem("matmul_tensor", products), shares, &tiles.block())?;
+    if in_bulk.len() == products.len() {
+        let alternative = launch::launch(&stem("matmul_bulk", products), in_bulk, &bulk::block(tiles))?;
+        all.alternative = Some(Box::new(alternative));
+    }
+    call.launches.extend([all].into_iter().chain(sums_of_parts));
+    Ok(())
+}
+
+/// How the name of a kernel for such products opens.
+fn stem(kind: &str, products: &[Product<'_>]) -> String {
+    let first = products.first().map(|product| product.spec);
+    let sizes = first.map_or(String::new(), |spec| format!("_{}x{}x{}", spec.m, spec.n, spec.k()));
+    let others = if products.len() > 1 { format!("_and_{}", products.len() - 1) } else { String::new() };
+    format!("{kind}{sizes}{others}")
+}
+
+/// The launch that adds up the parts of a product's sums, which are in scratch.
+fn sum_of_parts(product: &Product<'_>, parts: usize, sums: DeviceArgument) -> DeviceLaunch {
     let outputs = product.spec.batch_extent() * product.rows() * product.columns();
     let source = product
         .describe(Sums::Whole)
@@ -128,32 +234,56 @@ fn on_tensor_cores(product: &Product<'_>) -> Result<DeviceCall, InvalidSpec> {
         .file(include_str!("../matmul_parts.cu"));
     let target = DeviceArgument::Pointer(product.output);
     let arguments = [sums].into_iter().chain(product.output_arguments(Sums::Whole, target)).collect();
-    let sums_of_part = product.rows() * product.part_pitch();
-    Ok(DeviceCall {
-        scratch_bytes: (product.spec.batch_extent() * parts * sums_of_part * Element::F32.bytes()) as u64,
-        launches: vec![
-            tiles.launch(product, Sums::Parts(parts), steps_of_part, sums)?,
-            linear("matmul_parts", source, outputs as u64, arguments),
-        ],
-    })
+    linear("matmul_parts", source, outputs as u64, arguments)
+}
+
+impl Tiles {
+    fn block(&self) -> Block {
+        // Two pairs of tiles, with a gap of four numbers behind each term.
+        let numbers = 2 * self.terms * (self.rows + 4 + self.columns + 4);
+        Block {
+            threads: self.rows / self.thread_rows * (self.columns / self.thread_columns),
+            shared_bytes: numbers * Element::F32.bytes(),
+        }
+    }
+
+    fn share(&self, product: &Product<'_>) -> Share {
+        let source = product
+            .describe(Sums::Whole)
+            .constant("int", "TILE_ROWS", self.rows)
+            .constant("int", "TILE_COLUMNS", self.columns)
+            .constant("int", "TILE_TERMS", self.terms)
+            .constant("int", "THREAD_ROWS", self.thread_rows)
+            .constant("int", "THREAD_COLUMNS", self.thread_columns)
+            .file(include_str!("../tiles.cuh"))
+            .file(include_str!("../matmul_tiles.cu"));
+        let target = (Sums::Whole, DeviceArgument::Pointer(product.output));
+        product.share(target, source, product.pointers(), product.tiles(self.rows, self.columns))
+    }
 }
 
 impl TensorTiles {
-    /// The steps that one block makes: all, but where that leaves most of a device idle fewer, so that several share a tile.
-    fn steps_of_part(&self, product: &Product<'_>) -> usize {
+    /// The steps that one block makes, of so many that share a tile at most.
+    fn steps_of_part(product: &Product<'_>, blocks_of_tile: usize) -> usize {
         let steps = product.spec.k().div_ceil(TENSOR_TERMS).max(1);
-        let blocks_of_tile = MULTIPROCESSORS / product.tiles(self.rows, self.columns).max(1);
         // An even number, for steps that are twice as long.
-        steps.div_ceil(blocks_of_tile.max(1)).max(LEAST_STEPS).next_multiple_of(2).min(steps)
+        steps.div_ceil(blocks_of_tile).max(LEAST_STEPS).next_multiple_of(2).min(steps)
     }
 
-    fn launch(
+    fn block(&self) -> Block {
+        let warps = self.rows / self.warp_rows * (self.columns / self.warp_columns);
+        Block {
+            threads: 32 * warps,
+            shared_bytes: self.stages * TENSOR_TERMS * (self.rows + self.columns) * Element::Bf16.bytes(),
+        }
+    }
+
+    fn share(
         &self,
         product: &Product<'_>,
-        sums: Sums,
+        (sums, target): (Sums, DeviceArgument),
         steps_of_part: usize,
-        target: DeviceArgument,
-    ) -> Result<DeviceLaunch, InvalidSpec> {
+    ) -> Share {
         let source = self
             .describe(product, sums, TENSOR_TERMS)
             .half(product.spec.a)
@@ -165,15 +295,7 @@ impl TensorTiles {
             .file(&group::multipliers(self.columns))
             .file(include_str!("../matmul_output.cuh"))
             .file(include_str!("../matmul_tensor.cu"));
-        let warps = self.rows / self.warp_rows * (self.columns / self.warp_columns);
-        let shape = Shape {
-            blocks: sums.parts() * product.tiles(self.rows, self.columns),
-            threads: 32 * warps,
-            shared_bytes: self.stages * TENSOR_TERMS * (self.rows + self.columns) * Element::Bf16.bytes(),
-        };
-        let launch = shape.launch("matmul_tensor", source, product.spec, product.arguments(sums, target))?;
-        let alternative = bulk::launch(self, product, sums, steps_of_part, target)?.map(Box::new);
-        Ok(DeviceLaunch { alternative, ..launch })
+        product.share((sums, target), source, product.pointers(), product.tiles(self.rows, self.columns))
     }
 
     /// What a source says of the product and of the tiles that it is made of.
@@ -185,40 +307,5 @@ impl TensorTiles {
             .constant("int", "TILE_TERMS", terms)
             .constant("int", "WARP_ROWS", self.warp_rows)
             .constant("int", "PARTS", sums.parts())
-    }
-}
-
-/// Whether a product has room for such tiles, and one for each multiprocessor.
-fn fills(product: &Product<'_>, rows: usize, columns: usize) -> bool {
-    let fits = product.rows() >= rows && product.columns() >= columns;
-    fits && product.tiles(rows, columns) >= MULTIPROCESSORS
-}
-
-/// The sizes of a launch.
-struct Shape {
-    blocks: usize,
-    threads: usize,
-    shared_bytes: usize,
-}
-
-impl Shape {
-    fn launch(
-        &self,
-        kind: &str,
-        source: Source,
-        spec: &MatmulSpec,
-        arguments: Vec<DeviceArgument>,
-    ) -> Result<DeviceLaunch, InvalidSpec> {
-        require(self.blocks <= i32::MAX as usize, "a matmul of more tiles than a launch has")?;
-        let (name, source) = source.finish(&format!("{kind}_{}x{}x{}", spec.m, spec.n, spec.k()));
-        Ok(DeviceLaunch {
-            name,
-            source,
-            grid: [self.blocks as u32, 1, 1],
-            block: [self.threads as u32, 1, 1],
-            shared_bytes: self.shared_bytes as u32,
-            arguments,
-            alternative: None,
-        })
     }
 }
