@@ -5,13 +5,14 @@
 
 use crate::collectives::groups::Groups;
 use crate::error::{Result, RuntimeError};
-use crate::executor::{Backend, Point};
+use crate::executor::{Backend, Point, Products};
 use crate::program::{
     Affine, BufferRef, Collective, CollectiveKind, DType, FlightId, Instruction, KernelCall, LocationId,
     Loop, LoopOrder, Operation, Program, Space, Sums, Transfer, Variable,
 };
 use dtlc_kernels::signature::Element;
 use std::collections::BTreeMap;
+use std::slice;
 
 /// A place in a rank's memory that moves with loop indices.
 #[derive(Debug)]
@@ -153,8 +154,16 @@ pub fn link<B: Backend>(
     backend: &mut B,
 ) -> Result<Box<[Linked<B::Operation>]>> {
     let placer = Placer { coordinates: program.mesh.coordinates(rank as u64) };
-    let mut linker = Linker { placer, groups, backend, collectives: 0, flights: BTreeMap::new() };
-    linker.body(&program.instructions, 0)
+    let mut linker = Linker {
+        program,
+        placer,
+        groups,
+        backend,
+        loops: Vec::new(),
+        collectives: 0,
+        flights: BTreeMap::new(),
+    };
+    linker.body(&program.instructions)
 }
 
 /// Fills a rank's coordinates in.
@@ -203,9 +212,12 @@ impl Placer {
 }
 
 struct Linker<'a, B> {
+    program: &'a Program,
     placer: Placer,
     groups: &'a Groups,
     backend: &'a mut B,
+    /// How often those loops run that are open, outermost first.
+    loops: Vec<u32>,
     /// Collectives seen so far.
     collectives: u64,
     /// Their numbers and seats.
@@ -213,35 +225,45 @@ struct Linker<'a, B> {
 }
 
 impl<B: Backend> Linker<'_, B> {
-    fn body(&mut self, body: &[Instruction], depth: usize) -> Result<Box<[Linked<B::Operation>]>> {
+    fn body(&mut self, body: &[Instruction]) -> Result<Box<[Linked<B::Operation>]>> {
         let mut linked = Vec::new();
-        for instruction in body {
-            match instruction.apart().filter(|_| !B::GOES_ON_IN_PRODUCTS) {
-                Some([product, rest]) => {
-                    linked.push(self.instruction(&product, depth)?);
-                    linked.push(self.instruction(&rest, depth)?);
+        match B::PRODUCTS {
+            Products::Apart => {
+                for instruction in body {
+                    for piece in instruction.apart().iter() {
+                        linked.push(self.run(slice::from_ref(piece))?);
+                    }
                 }
-                None => linked.push(self.instruction(instruction, depth)?),
+            }
+            Products::Together => {
+                for run in self.program.runs(body, &self.loops) {
+                    linked.push(self.run(run)?);
+                }
             }
         }
         Ok(linked.into())
     }
 
-    fn instruction(&mut self, instruction: &Instruction, depth: usize) -> Result<Linked<B::Operation>> {
-        let operation = self.operation(&instruction.operation, depth)?;
-        let floats = float_results(instruction).into_iter().map(|(location, buffer, dtype)| LinkedFloats {
+    /// A run of instructions as one, at the place of its first.
+    fn run(&mut self, run: &[Instruction]) -> Result<Linked<B::Operation>> {
+        let first = run.first().ok_or_else(|| RuntimeError::Bug("a run of no instructions".into()))?;
+        let operation = self.operation(run, &first.operation)?;
+        let floats = run.iter().flat_map(float_results).map(|(location, buffer, dtype)| LinkedFloats {
             location,
             address: self.placer.address(buffer),
             bytes: buffer.bytes as usize,
             dtype,
         });
-        Ok(Linked { location: instruction.location, operation, floats: floats.collect() })
+        Ok(Linked { location: first.location, operation, floats: floats.collect() })
     }
 
-    fn operation(&mut self, operation: &Operation, depth: usize) -> Result<LinkedOperation<B::Operation>> {
-        Ok(match operation {
+    fn operation(&mut self, run: &[Instruction], first: &Operation) -> Result<LinkedOperation<B::Operation>> {
+        Ok(match first {
             Operation::Loop(Loop { count, order, body }) => {
-                let body = self.body(body, depth + 1)?;
+                let depth = self.loops.len();
+                self.loops.push(*count);
+                let body = self.body(body)?;
+                self.loops.pop();
                 LinkedOperation::Loop { count: *count, order: *order, depth, body }
             }
             Operation::Collective(collective) => LinkedOperation::Collective(self.collective(collective)),
@@ -257,7 +279,7 @@ impl<B: Backend> Linker<'_, B> {
             | Operation::Take { .. }
             | Operation::ScatterAdd { .. }
             | Operation::Copy { .. }
-            | Operation::Fill { .. } => LinkedOperation::Alone(self.backend.link(operation, &self.placer)?),
+            | Operation::Fill { .. } => LinkedOperation::Alone(self.backend.link(run, &self.placer)?),
         })
     }
 

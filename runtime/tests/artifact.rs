@@ -8,6 +8,7 @@ use dtlc_runtime::RuntimeError;
 use dtlc_runtime::program::device::*;
 use dtlc_runtime::program::text::Detail;
 use dtlc_runtime::program::*;
+use std::slice;
 use support::*;
 
 const HEADER_BYTES: usize = 88;
@@ -132,7 +133,7 @@ fn device(program: &Program) -> DeviceSection {
     };
     let mut calls = Vec::new();
     let Operation::Loop(Loop { body, .. }) = &program.instructions[0].operation else { panic!("a loop") };
-    for work in body.iter().filter_map(|instruction| Work::of(&instruction.operation)) {
+    for work in body.iter().filter_map(|instruction| Work::of(slice::from_ref(instruction))) {
         calls.push(DeviceCall {
             work,
             scratch_bytes: 512,

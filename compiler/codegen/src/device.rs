@@ -11,7 +11,8 @@ use dtlc_kernels::cuda as library;
 use dtlc_kernels::signature::InvalidSpec;
 use dtlc_runtime::movement_kernels;
 use dtlc_runtime::program::device::{
-    Alternative, Cubin, DeviceCall, DeviceFunction, DeviceModule, DeviceSection, Launch, LaunchArgument, Work,
+    Alternative, Cubin, DeviceCall, DeviceFunction, DeviceModule, DeviceSection, Launch, LaunchArgument,
+    Work, WorkProduct,
 };
 use dtlc_runtime::program::{KernelId, Program, Sums};
 use indexmap::IndexMap;
@@ -88,35 +89,63 @@ pub fn device_modules(
 /// Some work, and what becomes part of a product's launch.
 struct Performed {
     work: Work,
-    /// What goes on with a product's results, where that can be done where they are made.
-    epilogue: Option<library::Epilogue>,
+    /// For each product what goes on with its results, where that can be done where they are made.
+    epilogues: Vec<Option<library::Epilogue>>,
+}
+
+/// A generated kernel with a launch of its own, and which of the work's operands are its first.
+struct OwnLaunch {
+    kernel: KernelId,
+    first_pointer: u32,
+    first_integer: u32,
 }
 
 impl Performed {
     fn of(assembled: &Assembled, work: Work) -> Self {
-        let epilogue = match &work {
-            Work::Matmul(_, Some(rest)) => assembled.kernels.get(rest.kernel.index()).and_then(|listing| {
-                let KernelListing { kernel, origins, alignments, clif: _ } = listing;
-                let keeps = match rest.sums {
-                    Sums::Kept => library::Keeps::Results,
-                    Sums::Passing => library::Keeps::Nothing,
-                };
-                cuda::epilogue(kernel, origins, alignments, TensorId::from_u32(rest.position), keeps)
-            }),
-            Work::Matmul(_, None) | Work::Kernel(_) | Work::Attention(_) => None,
-            Work::AttentionBackward(_) | Work::Take(_) | Work::ScatterAdd(_) => None,
+        let epilogue = |product: &WorkProduct| {
+            let rest = product.epilogue.as_ref()?;
+            let listing = assembled.kernels.get(rest.kernel.index())?;
+            let KernelListing { kernel, origins, alignments, clif: _ } = listing;
+            let keeps = match rest.sums {
+                Sums::Kept => library::Keeps::Results,
+                Sums::Passing => library::Keeps::Nothing,
+            };
+            cuda::epilogue(kernel, origins, alignments, TensorId::from_u32(rest.position), keeps)
         };
-        Self { work, epilogue }
+        let epilogues = work.products().iter().map(epilogue).collect();
+        Self { work, epilogues }
     }
 
-    /// The generated kernel that has a launch of its own, the last.
-    fn kernel(&self) -> Option<KernelId> {
-        match (&self.work, &self.epilogue) {
-            (Work::Kernel(kernel), _) => Some(*kernel),
-            (Work::Matmul(_, Some(rest)), None) => Some(rest.kernel),
-            (Work::Matmul(..) | Work::Attention(_) | Work::AttentionBackward(_), _) => None,
-            (Work::Take(_) | Work::ScatterAdd(_), _) => None,
+    /// The products as the library takes them.
+    fn products(&self, program: &Program) -> Vec<library::MatmulOf<'_>> {
+        let (mut first_pointer, mut first_integer) = (0, 0);
+        let mut products = Vec::new();
+        for (product, epilogue) in self.work.products().iter().zip(&self.epilogues) {
+            let (spec, epilogue) = (&product.spec, epilogue.as_ref());
+            products.push(library::MatmulOf { spec, epilogue, first_pointer, first_integer });
+            let [pointers, integers] = product.operands(program).unwrap_or_default();
+            first_pointer += pointers;
+            first_integer += integers;
         }
+        products
+    }
+
+    /// The generated kernels that have launches of their own, the last.
+    fn own_launches(&self, program: &Program) -> Vec<OwnLaunch> {
+        if let Work::Kernel(kernel) = self.work {
+            return vec![OwnLaunch { kernel, first_pointer: 0, first_integer: 0 }];
+        }
+        let products = self.products(program);
+        let rests = self.work.products().iter().zip(&products).filter(|(_, own)| own.epilogue.is_none());
+        rests
+            .filter_map(|(product, own)| {
+                Some(OwnLaunch {
+                    kernel: product.epilogue.as_ref()?.kernel,
+                    first_pointer: own.first_pointer + library::BUFFERS_OF_A_PRODUCT,
+                    first_integer: own.first_integer,
+                })
+            })
+            .collect()
     }
 }
 
@@ -145,12 +174,13 @@ impl Builder {
     /// All that a program launches on devices of such architectures.
     fn of(assembled: &Assembled, architectures: &[Architecture]) -> Result<Self, DeviceCodeError> {
         let mut works: Vec<Performed> = Vec::new();
-        for work in assembled.program.operations().filter_map(Work::of) {
+        for work in assembled.program.works() {
             if works.iter().all(|known| known.work != work) {
                 works.push(Performed::of(assembled, work));
             }
         }
-        let launched: BTreeSet<KernelId> = works.iter().filter_map(Performed::kernel).collect();
+        let own = works.iter().flat_map(|work| work.own_launches(&assembled.program));
+        let launched: BTreeSet<KernelId> = own.map(|launch| launch.kernel).collect();
         let emitted = cuda::emit_program(assembled).map_err(DeviceCodeError::Kernel)?.into_iter();
         let numbered = emitted.enumerate().map(|(number, kernel)| (KernelId(number as u32), kernel));
         let kernels = numbered.filter(|(number, _)| launched.contains(number)).collect();
@@ -197,7 +227,7 @@ impl Builder {
         performed: Performed,
         has_alternatives: bool,
     ) -> Result<(), DeviceCodeError> {
-        let call = library_call(&performed)?;
+        let call = library_call(program, &performed)?;
         let (mut launches, mut alternatives) = (Vec::new(), Vec::new());
         for mut launch in call.launches {
             if let Some(alternative) = launch.alternative.take().filter(|_| has_alternatives) {
@@ -207,24 +237,24 @@ impl Builder {
             }
             launches.push(self.library_launch(launch, None));
         }
-        launches.extend(self.generated_launch(program, &performed));
+        let own = performed.own_launches(program);
+        launches.extend(own.iter().filter_map(|own| self.generated_launch(program, own)));
         let work = performed.work;
         self.calls.push(DeviceCall { work, scratch_bytes: call.scratch_bytes, launches, alternatives });
         Ok(())
     }
 
-    /// The launch of the generated kernel that does some work, or goes on with a product's results behind its launches.
-    fn generated_launch(&self, program: &Program, performed: &Performed) -> Option<Launch> {
-        let kernel = self.kernels.get(&performed.kernel()?)?;
-        let [pointers, integers] = performed.work.operands(program)?;
-        let first = if let Work::Kernel(_) = performed.work { 0 } else { library::BUFFERS_OF_A_PRODUCT };
-        let pointers = (first..pointers).map(LaunchArgument::Pointer);
+    fn generated_launch(&self, program: &Program, own: &OwnLaunch) -> Option<Launch> {
+        let kernel = self.kernels.get(&own.kernel)?;
+        let entry = program.kernels.get(own.kernel.index())?;
+        let pointers = (0..entry.pointers).map(|number| LaunchArgument::Pointer(own.first_pointer + number));
+        let integers = (0..entry.integers).map(|number| LaunchArgument::Integer(own.first_integer + number));
         Some(Launch {
             function: self.functions.get_index_of(&kernel.name)? as u32,
             grid: [kernel.blocks, 1, 1],
             block: [kernel.threads, 1, 1],
             shared_bytes: 0,
-            arguments: pointers.chain((0..integers).map(LaunchArgument::Integer)).collect(),
+            arguments: pointers.chain(integers).collect(),
         })
     }
 
@@ -267,11 +297,11 @@ impl Builder {
 }
 
 /// How the library performs some work.
-fn library_call(performed: &Performed) -> Result<library::DeviceCall, InvalidSpec> {
+fn library_call(program: &Program, performed: &Performed) -> Result<library::DeviceCall, InvalidSpec> {
     match &performed.work {
         // Generated kernels are no part of the library.
         Work::Kernel(_) => Ok(library::DeviceCall::default()),
-        Work::Matmul(spec, _) => library::matmul(spec, performed.epilogue.as_ref()),
+        Work::Products(_) => library::matmuls(&performed.products(program)),
         Work::Attention(spec) => library::attention(spec),
         Work::AttentionBackward(spec) => library::attention_backward(spec),
         Work::Take(spec) => Ok(library::take(spec)),

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use attention::{attention, attention_backward};
 pub use collective::{BlockReduction, Pattern, ReducedElement, copy_blocks, copy_rows, fill, reduce};
 pub use embedding::{scatter_add, take};
-pub use matmul::{BUFFERS_OF_A_PRODUCT, Epilogue, Keeps, matmul, matmuls};
+pub use matmul::{BUFFERS_OF_A_PRODUCT, Epilogue, Keeps, MatmulOf, matmul, matmuls};
 
 /// Bytes that pieces of scratch start at multiples of.
 const SCRATCH_ALIGNMENT: u64 = 256;

@@ -13,11 +13,11 @@ mod transfer;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::error::Result as RuntimeResult;
-use crate::executor::{Backend, Point, StepNumbers, StepStart, Trouble};
+use crate::error::{Result as RuntimeResult, RuntimeError};
+use crate::executor::{Backend, Point, Products, StepNumbers, StepStart, Trouble};
 use crate::files::values::{Refused, find_float};
 use crate::link::{Address, LinkedFloats, Placer};
-use crate::program::{DType, Operation, Program, Reduction, Space, Transfer};
+use crate::program::{DType, Instruction, Program, Reduction, Space, Transfer};
 use code::LoadedCode;
 use dtlc_emulator::Stream;
 use link::{CpuOperation, LinkedKernel};
@@ -133,10 +133,13 @@ impl Cpu {
 impl Backend for Cpu {
     type Operation = CpuOperation;
 
-    const GOES_ON_IN_PRODUCTS: bool = false;
+    const PRODUCTS: Products = Products::Apart;
 
-    fn link(&mut self, operation: &Operation, placer: &Placer) -> RuntimeResult<CpuOperation> {
-        link::link(&self.program, &self.code, operation, placer)
+    fn link(&mut self, run: &[Instruction], placer: &Placer) -> RuntimeResult<CpuOperation> {
+        let [instruction] = run else {
+            return Err(RuntimeError::Bug("the CPU makes one thing after another".into()));
+        };
+        link::link(&self.program, &self.code, &instruction.operation, placer)
     }
 
     fn perform(&mut self, operation: &CpuOperation, point: &Point) -> Result<(), Trouble> {

@@ -26,11 +26,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Result as RuntimeResult, RuntimeError};
-use crate::executor::{Backend, Point, StepNumbers, StepStart, Trouble};
+use crate::executor::{Backend, Point, Products, StepNumbers, StepStart, Trouble};
 use crate::files::values::{Refused, find_float};
 use crate::link::{Address, Integer, LinkedFloats, Placer};
 use crate::program::device::{Work, operands};
-use crate::program::{DType, Operation, Program, Reduction, Space, Transfer};
+use crate::program::{DType, Instruction, Operation, Program, Reduction, Space, Transfer};
 use dtlc_emulator::{Argument, CudaDriver, DevicePointer, DriverError, Stream};
 use dtlc_kernels::collective::BlockCopy;
 use load::ReadyLaunch;
@@ -175,15 +175,16 @@ impl Device {
 impl Backend for Device {
     type Operation = DeviceOperation;
 
-    const GOES_ON_IN_PRODUCTS: bool = true;
+    const PRODUCTS: Products = Products::Together;
 
-    fn link(&mut self, operation: &Operation, placer: &Placer) -> RuntimeResult<DeviceOperation> {
-        if let Operation::Copy { source, target, rows, row_bytes, source_pitch, target_pitch } = operation {
+    fn link(&mut self, run: &[Instruction], placer: &Placer) -> RuntimeResult<DeviceOperation> {
+        let first = run.first().map(|instruction| &instruction.operation);
+        if let Some(Operation::Copy { source, target, rows, row_bytes, source_pitch, target_pitch }) = first {
             let rows = Transfer::rows(*rows, *row_bytes, *source_pitch, *target_pitch);
             let (source, target) = (placer.address(source), placer.address(target));
             return Ok(DeviceOperation::Copy { copy: block_copy(&rows, 1), source, target });
         }
-        if let Operation::Fill { target, dtype, value } = operation {
+        if let Some(Operation::Fill { target, dtype, value }) = first {
             return Ok(DeviceOperation::Fill {
                 target: placer.address(target),
                 bytes: target.bytes,
@@ -191,10 +192,10 @@ impl Backend for Device {
                 width: dtype.bytes() as usize,
             });
         }
-        let launches = Work::of(operation).and_then(|work| self.loaded.launches(&self.program, &work));
+        let launches = Work::of(run).and_then(|work| self.loaded.launches(&self.program, &work));
         let launches =
-            launches.ok_or_else(|| RuntimeError::Bug(format!("a device has no code for {operation:?}")))?;
-        let (pointers, integers) = operands(operation);
+            launches.ok_or_else(|| RuntimeError::Bug(format!("a device has no code for {run:?}")))?;
+        let (pointers, integers) = operands(run);
         Ok(DeviceOperation::Launches {
             launches,
             pointers: pointers.into_iter().map(|buffer| placer.address(buffer)).collect(),

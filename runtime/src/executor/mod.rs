@@ -20,7 +20,7 @@ use crate::link::{Linked, LinkedFloats, LinkedOperation, Placer};
 use crate::network::{Broken, Message, Network};
 use crate::processes::Transport;
 use crate::program::instruction::LOOP_DEPTH_LIMIT;
-use crate::program::{DType, LocationId, LoopOrder, Operation, Reduction, Space, Transfer};
+use crate::program::{DType, Instruction, LocationId, LoopOrder, Reduction, Space, Transfer};
 use dtlc_emulator::{DriverError, Stream};
 use letters::Letters;
 use parcels::Parcels;
@@ -130,20 +130,29 @@ pub enum StepStart {
     Replayed,
 }
 
+/// How a backend makes products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Products {
+    /// Each by itself, and what goes on with its result behind it, as an instruction of its own.
+    Apart,
+    /// With what goes on with their results, and those together that wait for nothing of each other.
+    Together,
+}
+
 /// What holds a rank's memory and does its work. An address means what the backend says: in host memory, or in a device's,
 /// where it must not be followed here. The members of a group have backends of one kind.
 pub trait Backend: Send {
     /// What an operation becomes, ready to run.
     type Operation: Send;
 
-    /// Whether what goes on with a product's result is part of that operation; else it is one of its own, behind the product.
-    const GOES_ON_IN_PRODUCTS: bool;
+    /// What it does with products at once.
+    const PRODUCTS: Products;
 
-    /// Makes an operation ready to run.
+    /// Makes an instruction ready to run, or several products ([`Program::runs`]) if they are made together.
     ///
     /// # Errors
     /// The backend has no code for it: a bug, or a program without a part for the device.
-    fn link(&mut self, operation: &Operation, placer: &Placer) -> RuntimeResult<Self::Operation>;
+    fn link(&mut self, run: &[Instruction], placer: &Placer) -> RuntimeResult<Self::Operation>;
 
     /// Does, or starts, what the rank does by itself.
     ///

@@ -7,7 +7,7 @@ use dtlc_kernels::cuda::{BUFFERS_OF_A_PRODUCT, DeviceArgument, MappedTensor};
 use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 use serde::{Deserialize, Serialize};
 
-use super::{Affine, BufferRef, DocumentBuffers, KernelId, Operation, Program, Sums};
+use super::{Affine, BufferRef, DocumentBuffers, Instruction, KernelId, Operation, Program, Sums};
 
 /// A program's code for CUDA devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -58,8 +58,8 @@ pub struct DeviceFunction {
 pub enum Work {
     /// A generated kernel.
     Kernel(KernelId),
-    /// See [`Operation::Matmul`].
-    Matmul(MatmulSpec, Option<WorkEpilogue>),
+    /// See [`Operation::Matmul`]: products that wait for nothing of each other.
+    Products(Vec<WorkProduct>),
     /// See [`Operation::Attention`].
     Attention(AttentionSpec),
     /// See [`Operation::AttentionBackward`].
@@ -68,6 +68,15 @@ pub enum Work {
     Take(TakeSpec),
     /// See [`Operation::ScatterAdd`].
     ScatterAdd(ScatterAddSpec),
+}
+
+/// A product, and what goes on with its result if something does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkProduct {
+    /// Sizes, strides and types.
+    pub spec: MatmulSpec,
+    /// The rest.
+    pub epilogue: Option<WorkEpilogue>,
 }
 
 /// What goes on with a product's result: see [`Epilogue`](super::Epilogue).
@@ -154,24 +163,22 @@ impl From<DeviceArgument> for LaunchArgument {
 }
 
 impl Work {
-    /// What an operation asks of a device; none of what needs no code of its own.
+    /// What a run of instructions asks of a device ([`Program::runs`]); none of what needs no code of its own.
     #[must_use]
-    pub fn of(operation: &Operation) -> Option<Self> {
+    pub fn of(run: &[Instruction]) -> Option<Self> {
+        let products: Option<Vec<WorkProduct>> = run.iter().map(WorkProduct::of).collect();
+        if let Some(products) = products.filter(|products| !products.is_empty()) {
+            return Some(Self::Products(products));
+        }
+        let [Instruction { operation, .. }] = run else { return None };
         match operation {
             Operation::Kernel(call) => Some(Self::Kernel(call.kernel)),
-            Operation::Matmul { spec, epilogue, .. } => {
-                let epilogue = epilogue.as_ref().map(|epilogue| WorkEpilogue {
-                    kernel: epilogue.call.kernel,
-                    position: epilogue.position,
-                    sums: epilogue.sums,
-                });
-                Some(Self::Matmul(spec.clone(), epilogue))
-            }
             Operation::Attention(call) => Some(Self::Attention(call.spec.clone())),
             Operation::AttentionBackward(call) => Some(Self::AttentionBackward(call.spec.clone())),
             Operation::Take { spec, .. } => Some(Self::Take(spec.clone())),
             Operation::ScatterAdd { spec, .. } => Some(Self::ScatterAdd(spec.clone())),
-            Operation::Loop(_)
+            Operation::Matmul { .. }
+            | Operation::Loop(_)
             | Operation::Copy { .. }
             | Operation::Fill { .. }
             | Operation::Collective(_)
@@ -179,23 +186,76 @@ impl Work {
         }
     }
 
+    /// The products that it is, if it is some.
+    #[must_use]
+    pub fn products(&self) -> &[WorkProduct] {
+        match self {
+            Self::Products(products) => products,
+            Self::Kernel(_) | Self::Attention(_) | Self::AttentionBackward(_) => &[],
+            Self::Take(_) | Self::ScatterAdd(_) => &[],
+        }
+    }
+
     /// How many buffers and integers it takes; none of a kernel that the program does not have.
     #[must_use]
     pub fn operands(&self, program: &Program) -> Option<[u32; 2]> {
-        let of_kernel = |kernel: &KernelId| {
-            program.kernels.get(kernel.index()).map(|kernel| [kernel.pointers, kernel.integers])
-        };
         match self {
-            Self::Kernel(kernel) => of_kernel(kernel),
-            Self::Matmul(_, None) => Some([BUFFERS_OF_A_PRODUCT, 0]),
-            Self::Matmul(_, Some(epilogue)) => {
-                let [pointers, integers] = of_kernel(&epilogue.kernel)?;
-                Some([pointers.checked_add(BUFFERS_OF_A_PRODUCT)?, integers])
+            Self::Kernel(kernel) => of_kernel(program, *kernel),
+            Self::Products(products) => {
+                products.iter().try_fold([0_u32; 2], |[pointers, integers], product| {
+                    let [more_pointers, more_integers] = product.operands(program)?;
+                    Some([pointers.checked_add(more_pointers)?, integers.checked_add(more_integers)?])
+                })
             }
             Self::Attention(spec) => Some([5 + document_buffers(spec), 2]),
             Self::AttentionBackward(spec) => Some([9 + document_buffers(&spec.forward), 2]),
             Self::Take(_) | Self::ScatterAdd(_) => Some([3, 1]),
         }
+    }
+}
+
+impl WorkProduct {
+    fn of(instruction: &Instruction) -> Option<Self> {
+        let Operation::Matmul { spec, epilogue, .. } = &instruction.operation else { return None };
+        let epilogue = epilogue.as_ref().map(|epilogue| WorkEpilogue {
+            kernel: epilogue.call.kernel,
+            position: epilogue.position,
+            sums: epilogue.sums,
+        });
+        Some(Self { spec: spec.clone(), epilogue })
+    }
+
+    /// As [`Work::operands`].
+    #[must_use]
+    pub fn operands(&self, program: &Program) -> Option<[u32; 2]> {
+        let Some(epilogue) = &self.epilogue else { return Some([BUFFERS_OF_A_PRODUCT, 0]) };
+        let [pointers, integers] = of_kernel(program, epilogue.kernel)?;
+        Some([pointers.checked_add(BUFFERS_OF_A_PRODUCT)?, integers])
+    }
+}
+
+/// The operands of a generated kernel.
+fn of_kernel(program: &Program, kernel: KernelId) -> Option<[u32; 2]> {
+    program.kernels.get(kernel.index()).map(|kernel| [kernel.pointers, kernel.integers])
+}
+
+impl Program {
+    /// All that a device needs code for; what a loop repeats stands once.
+    #[must_use]
+    pub fn works(&self) -> Vec<Work> {
+        fn in_list(program: &Program, body: &[Instruction], loops: &mut Vec<u32>, works: &mut Vec<Work>) {
+            for run in program.runs(body, loops) {
+                if let [Instruction { operation: Operation::Loop(nested), .. }] = run {
+                    loops.push(nested.count);
+                    in_list(program, &nested.body, loops, works);
+                    loops.pop();
+                }
+                works.extend(Work::of(run));
+            }
+        }
+        let mut works = Vec::new();
+        in_list(self, &self.instructions, &mut Vec::new(), &mut works);
+        works
     }
 }
 
@@ -225,9 +285,15 @@ fn document_buffers(spec: &AttentionSpec) -> u32 {
     if spec.documents.is_some() { 2 } else { 0 }
 }
 
-/// The buffers and integers of an operation that is some [`Work`], in the order in which its kernels number them.
+/// The buffers and integers of a run of instructions that is some [`Work`], in the order in which its kernels number them.
 #[must_use]
-pub fn operands(operation: &Operation) -> (Vec<&BufferRef>, Vec<&Affine>) {
+pub fn operands(run: &[Instruction]) -> (Vec<&BufferRef>, Vec<&Affine>) {
+    let (buffers, integers): (Vec<Vec<_>>, Vec<Vec<_>>) =
+        run.iter().map(|instruction| operands_of(&instruction.operation)).unzip();
+    (buffers.concat(), integers.concat())
+}
+
+fn operands_of(operation: &Operation) -> (Vec<&BufferRef>, Vec<&Affine>) {
     match operation {
         Operation::Kernel(call) => (call.pointers.iter().collect(), call.integers.iter().collect()),
         Operation::Matmul { spec: _, a, b, c, epilogue } => {

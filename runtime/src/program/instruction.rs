@@ -5,6 +5,8 @@
 
 use dtlc_kernels::signature::{AttentionBackwardSpec, AttentionSpec, MatmulSpec, ScatterAddSpec, TakeSpec};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
+use std::slice;
 
 use super::{AxisId, DType, FlightId, KernelId, LocationId};
 
@@ -117,16 +119,16 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// A product and what goes on with its result, as instructions of their own, where one is both.
+    /// A product and what goes on with its result, as instructions of their own, where one is both; else the instruction itself.
     #[must_use]
-    pub fn apart(&self) -> Option<[Instruction; 2]> {
+    pub fn apart(&self) -> Cow<'_, [Instruction]> {
         let Operation::Matmul { spec, a, b, c, epilogue: Some(epilogue) } = &self.operation else {
-            return None;
+            return Cow::Borrowed(slice::from_ref(self));
         };
         let [a, b, c] = [a, b, c].map(BufferRef::clone);
         let product = Operation::Matmul { spec: spec.clone(), a, b, c, epilogue: None };
         let rest = Operation::Kernel(epilogue.call.clone());
-        Some([
+        Cow::Owned(vec![
             Instruction { location: self.location, operation: product },
             Instruction { location: epilogue.location, operation: rest },
         ])

@@ -9,6 +9,7 @@ pub mod artifact;
 pub mod device;
 pub mod instruction;
 pub mod layout;
+mod products;
 pub mod text;
 mod validate;
 
@@ -184,10 +185,7 @@ impl Program {
                 if let Operation::Loop(nested) = &mut instruction.operation {
                     in_list(&mut nested.body);
                 }
-                match instruction.apart() {
-                    Some(pieces) => instructions.extend(pieces),
-                    None => instructions.push(instruction),
-                }
+                instructions.extend(instruction.apart().into_owned());
             }
         }
         in_list(&mut self.instructions);
@@ -350,6 +348,8 @@ pub struct KernelEntry {
     pub grain: u64,
     /// Number of tensor operands.
     pub pointers: u32,
+    /// How many of them, the first, it only reads.
+    pub reads: u32,
     /// Number of integer operands.
     pub integers: u32,
 }

@@ -134,6 +134,7 @@ pub fn only_kernel(program: &mut Program, code: &[u8], call: KernelCall, extent:
         extent,
         grain: 1,
         pointers: call.pointers.len() as u32,
+        reads: 0,
         integers: call.integers.len() as u32,
     }];
     Operation::Kernel(call)

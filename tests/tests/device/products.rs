@@ -8,7 +8,7 @@ use crate::matmul::{Batch, Case, Innermost, Shape, plain};
 use crate::support::Numbers;
 use crate::tensor_cores::{ARCHITECTURES, ROW_MAJOR, plain_bf16};
 use dtlc_codegen::cuda::nvrtc::Architecture;
-use dtlc_kernels::cuda::{DeviceCall, DeviceLaunch, Epilogue, matmuls};
+use dtlc_kernels::cuda::{DeviceCall, DeviceLaunch, Epilogue, MatmulOf, matmuls};
 use dtlc_kernels::signature::{Accumulation, Element, MatmulSpec};
 
 /// One of the products.
@@ -56,8 +56,14 @@ impl Member {
 
 fn call(members: &[Member]) -> DeviceCall {
     let epilogues: Vec<Option<Epilogue>> = members.iter().map(Member::epilogue).collect();
-    let products: Vec<(&MatmulSpec, Option<&Epilogue>)> =
-        members.iter().zip(&epilogues).map(|(member, epilogue)| (member.spec(), epilogue.as_ref())).collect();
+    let (mut first_pointer, mut first_integer) = (0, 0);
+    let mut products = Vec::new();
+    for (member, epilogue) in members.iter().zip(&epilogues) {
+        let epilogue = epilogue.as_ref();
+        products.push(MatmulOf { spec: member.spec(), epilogue, first_pointer, first_integer });
+        first_pointer += member.memory().len() as u32;
+        first_integer += member.integers().len() as u32;
+    }
     matmuls(&products).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -12,7 +12,7 @@ use dtlc_ir::Program;
 use dtlc_kernels::cuda::{DeviceLaunch, Keeps, matmul};
 use dtlc_passes::memory::plan_memory;
 use dtlc_passes::{fuse, start_collectives};
-use dtlc_runtime::program::device::{DeviceSection, Work};
+use dtlc_runtime::program::device::{DeviceCall, DeviceSection, Work, WorkProduct};
 use dtlc_runtime::session::Session;
 use dtlc_tests::backend::check_on;
 use dtlc_tests::chain::{Mode, assembled};
@@ -32,11 +32,15 @@ fn section(program: &Program) -> DeviceSection {
     assembled.program.device.expect("it was added")
 }
 
+/// The products of some work with whose results something goes on.
+fn goes_on(work: &Work) -> usize {
+    work.products().iter().filter(|product| product.epilogue.is_some()).count()
+}
+
 /// As programs run whose every value is watched.
 fn taken_apart(mut assembled: Assembled) -> Result<Session, String> {
     assembled.program.take_epilogues_apart();
-    let both = |work: Work| matches!(work, Work::Matmul(_, Some(_)));
-    assert!(!assembled.program.operations().filter_map(Work::of).any(both));
+    assert_eq!(assembled.program.works().iter().map(goes_on).sum::<usize>(), 0);
     on_device(assembled)
 }
 
@@ -50,24 +54,24 @@ fn what_goes_on_with_a_product_gives_what_it_should() {
         check_on(&program, 7, tolerance, on_device);
         check_on(&program, 7, tolerance, taken_apart);
         let section = section(&program);
-        let goes_on = section.calls.iter().filter(|call| matches!(call.work, Work::Matmul(_, Some(_))));
-        // A product that is not split in parts has one launch.
-        let launches: Vec<usize> = goes_on.map(|call| call.launches.len()).collect();
-        assert_eq!(launches.len(), joined, "{name}");
-        assert_eq!(launches.iter().sum::<usize>(), joined + apart, "{name}");
+        let calls: Vec<&DeviceCall> = section.calls.iter().filter(|call| goes_on(&call.work) > 0).collect();
+        assert_eq!(calls.iter().map(|call| goes_on(&call.work)).sum::<usize>(), joined, "{name}");
+        // Products that are not split in parts have one launch, whatever their number.
+        assert_eq!(calls.iter().map(|call| call.launches.len() - 1).sum::<usize>(), apart, "{name}");
     }
 }
 
 /// The launches of a program's products with what goes on with them, by name.
 fn launches(assembled: &Assembled) -> BTreeMap<String, DeviceLaunch> {
     let mut found = BTreeMap::new();
-    for work in assembled.program.operations().filter_map(Work::of) {
-        let Work::Matmul(spec, Some(rest)) = work else { continue };
+    let works = assembled.program.works();
+    for WorkProduct { spec, epilogue } in works.iter().flat_map(Work::products) {
+        let Some(rest) = epilogue else { continue };
         let listing = &assembled.kernels[rest.kernel.index()];
         let (sums, keeps) = (TensorId::from_u32(rest.position), Keeps::Nothing);
         let epilogue = cuda::epilogue(&listing.kernel, &listing.origins, &listing.alignments, sums, keeps);
         let epilogue = epilogue.unwrap_or_else(|| panic!("{} is elementwise", listing.kernel.name));
-        let call = matmul(&spec, Some(&epilogue)).unwrap_or_else(|error| panic!("{}", error.reason));
+        let call = matmul(spec, Some(&epilogue)).unwrap_or_else(|error| panic!("{}", error.reason));
         found.extend(call.launches.into_iter().map(|launch| (launch.name.clone(), launch)));
     }
     found

@@ -11,7 +11,7 @@ mod permute;
 mod place;
 
 use crate::cranelift::{CompileError, TargetFeatures, compile};
-use crate::kir::Kernel;
+use crate::kir::{Access, Kernel};
 use crate::lower::{Integer, LowerError, Lowered, Origins, Unknown, lower_kernel};
 use dtlc_ir::memory::{MemoryPlan, Write};
 use dtlc_ir::{Dim, Inst, Op, Phase, Program, Region, Scan, Value};
@@ -287,6 +287,7 @@ impl Assembler<'_> {
         let alignment = crate::cranelift::CODE_ALIGNMENT as usize;
         self.code.resize(self.code.len().next_multiple_of(alignment), 0);
         let extent = kernel.parallel_extent();
+        let read = kernel.tensors.values().take_while(|tensor| tensor.access == Access::Read);
         self.entries.push(target::KernelEntry {
             name: kernel.name.clone(),
             code_offset: self.code.len() as u64,
@@ -294,6 +295,7 @@ impl Assembler<'_> {
             extent,
             grain: (ELEMENTS_OF_A_PART * extent).div_ceil(elements.max(1)).clamp(1, extent.max(1)),
             pointers: kernel.tensors.len() as u32,
+            reads: read.count() as u32,
             integers: kernel.integers.len() as u32,
         });
         self.code.extend_from_slice(&compiled.code);

@@ -72,42 +72,23 @@ fn members(epilogue: &Epilogue) -> impl Iterator<Item = (String, String)> {
     tensors.chain((0..epilogue.integers).map(|number| ("long long".to_owned(), format!("integer{number}"))))
 }
 
-/// The arguments for `OUTPUT_PARAMETERS`, of a kernel whose outputs are at `target`, of a product whose operands are numbered from `first` on.
+/// The arguments for `OUTPUT_PARAMETERS`, of a kernel whose outputs are at `target`, of a product whose buffers and integers are numbered from these on.
 pub(super) fn arguments(
     target: DeviceArgument,
     epilogue: Option<&Epilogue>,
-    first: Operands,
+    [first_pointer, first_integer]: [u32; 2],
 ) -> Vec<DeviceArgument> {
     let Some(epilogue) = epilogue else { return vec![target] };
     let kept = match epilogue.keeps {
         Keeps::Results => Some(target),
         Keeps::Nothing => None,
     };
-    let first_tensor = first.pointers + BUFFERS_OF_A_PRODUCT;
+    let first_tensor = first_pointer + BUFFERS_OF_A_PRODUCT;
     let tensors =
         (0..epilogue.pointers.len() as u32).map(|tensor| DeviceArgument::Pointer(first_tensor + tensor));
     let integers =
-        (0..epilogue.integers as u32).map(|integer| DeviceArgument::Integer(first.integers + integer));
+        (0..epilogue.integers as u32).map(|integer| DeviceArgument::Integer(first_integer + integer));
     kept.into_iter().chain(tensors).chain(integers).collect()
-}
-
-/// How many buffers and integers some products have.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Operands {
-    pub pointers: u32,
-    pub integers: u32,
-}
-
-impl Operands {
-    /// With those of one more.
-    pub(super) fn and_of(self, epilogue: Option<&Epilogue>) -> Operands {
-        let pointers = epilogue.map_or(0, |epilogue| epilogue.pointers.len() as u32);
-        let integers = epilogue.map_or(0, |epilogue| epilogue.integers as u32);
-        Operands {
-            pointers: self.pointers + BUFFERS_OF_A_PRODUCT + pointers,
-            integers: self.integers + integers,
-        }
-    }
 }
 
 /// Whether C's elements are all those from its first to its last, each once.

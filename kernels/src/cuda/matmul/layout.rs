@@ -2,8 +2,9 @@
 //!
 //! From a [`MatmulSpec`] to two factors of lines and terms and an output of rows and columns. Chooses no tiles.
 
+use super::MatmulOf;
 use super::bulk::BULK_TERMS;
-use super::epilogue::{self, Epilogue, Operands};
+use super::epilogue::{self, Epilogue};
 use super::launch::Share;
 use crate::cuda::DeviceArgument;
 use crate::cuda::mapped::{Loop, MappedRows};
@@ -32,14 +33,15 @@ pub(super) struct Product<'a> {
     pub(super) factors: [u32; 2],
     /// The output's buffer.
     pub(super) output: u32,
-    /// The operands of other products ahead of this one's.
-    first: Operands,
+    /// The numbers of its first buffer and its first integer.
+    first: [u32; 2],
 }
 
 impl<'a> Product<'a> {
-    /// The product whose operands are numbered from `first` on.
-    pub(super) fn of(spec: &'a MatmulSpec, epilogue: Option<&'a Epilogue>, first: Operands) -> Product<'a> {
-        let [a_buffer, b_buffer, output] = [0, 1, 2].map(|buffer| first.pointers + buffer);
+    pub(super) fn of(matmul: &MatmulOf<'a>) -> Product<'a> {
+        let MatmulOf { spec, epilogue, first_pointer, first_integer } = *matmul;
+        let first = [first_pointer, first_integer];
+        let [a_buffer, b_buffer, output] = [0, 1, 2].map(|buffer| first_pointer + buffer);
         let a = Operand {
             name: "Left",
             element: spec.a,

@@ -18,7 +18,6 @@ mod layout;
 
 pub use self::epilogue::{BUFFERS_OF_A_PRODUCT, Epilogue, Keeps};
 
-use self::epilogue::Operands;
 use self::launch::{Block, Share};
 use self::layout::{Product, Sums};
 use super::source::{Source, linear};
@@ -74,21 +73,32 @@ const MOST_ARGUMENT_BYTES: usize = 4096;
 /// The descriptor is not valid, or sizes are beyond what a launch can have; with an epilogue, if results are added to C's old content or C is
 /// not dense.
 pub fn matmul(spec: &MatmulSpec, epilogue: Option<&Epilogue>) -> Result<DeviceCall, InvalidSpec> {
-    matmuls(&[(spec, epilogue)])
+    matmuls(&[MatmulOf { spec, epilogue, first_pointer: 0, first_integer: 0 }])
 }
 
-/// Computes several products, none of which writes what another one reads or writes. The buffers and integers of each are numbered as [`matmul`] says,
-/// behind those of the one before it.
+/// One product of a call that makes several.
+#[derive(Clone, Copy, Debug)]
+pub struct MatmulOf<'a> {
+    /// Sizes, strides and types.
+    pub spec: &'a MatmulSpec,
+    /// What it does with its results.
+    pub epilogue: Option<&'a Epilogue>,
+    /// The number of its A among the call's buffers. Its others follow as [`matmul`] says.
+    pub first_pointer: u32,
+    /// The number of its first integer among the call's.
+    pub first_integer: u32,
+}
+
+/// Computes several products, none of which writes what another one reads or writes.
 ///
 /// # Errors
 /// As [`matmul`], of any of them.
-pub fn matmuls(products: &[(&MatmulSpec, Option<&Epilogue>)]) -> Result<DeviceCall, InvalidSpec> {
-    let mut first = Operands::default();
+pub fn matmuls(products: &[MatmulOf<'_>]) -> Result<DeviceCall, InvalidSpec> {
     let mut kinds: Vec<(Kind, Vec<Product<'_>>)> = Vec::new();
-    for &(spec, epilogue) in products {
+    for matmul in products {
+        let &MatmulOf { spec, epilogue, .. } = matmul;
         check(spec, epilogue)?;
-        let product = Product::of(spec, epilogue, first);
-        first = first.and_of(epilogue);
+        let product = Product::of(matmul);
         if product.rows() == 0 || product.columns() == 0 || spec.batch_extent() == 0 {
             continue;
         }

@@ -4,7 +4,7 @@
 
 use super::{BYTES_LIMIT, Check, OPERAND_LIMIT, Program, require};
 use crate::device::tensor_map;
-use crate::program::device::{Alternative, DeviceCall, DeviceSection, Launch, LaunchArgument, Work};
+use crate::program::device::{Alternative, DeviceCall, DeviceSection, Launch, LaunchArgument};
 use dtlc_emulator::DevicePointer;
 use std::collections::BTreeSet;
 
@@ -97,7 +97,7 @@ fn check_shape(launch: &Launch) -> Check {
 
 /// Everything that the instructions need code for has a call.
 fn check_all_there(section: &DeviceSection, program: &Program) -> Check {
-    program.operations().filter_map(Work::of).try_for_each(|work| {
+    program.works().into_iter().try_for_each(|work| {
         require(section.call(&work).is_some(), || format!("no device call performs {work:?}"))
     })
 }

@@ -130,6 +130,7 @@ impl Program {
             require(inside && kernel.code_bytes > 0, || fault("its code lies outside the blob"))?;
             require(kernel.extent <= BYTES_LIMIT, || fault("its extent is impossibly large"))?;
             require(kernel.grain >= 1, || fault("its grain is 0"))?;
+            require(kernel.reads <= kernel.pointers, || fault("it reads more tensors than it is given"))?;
         }
         Ok(())
     }
