@@ -14,7 +14,7 @@ use dtlc_kernels::signature::{Accumulation, Element, MatmulSpec};
 /// One of the products.
 enum Member {
     Plain(Case),
-    Fused(Fused),
+    Fused(Box<Fused>),
 }
 
 impl Member {
@@ -158,9 +158,9 @@ fn products_that_fill_a_device_together() {
 fn with_epilogues(numbers: &mut Numbers) -> [Member; 3] {
     let wide = Shape { elements: [Element::Bf16, Element::Bf16, Element::F32], ..plain_bf16(65, 72, 40) };
     [
-        Member::Fused(Fused::new(&plain_bf16(70, 80, 40), ROW_MAJOR, biased, numbers)),
+        Member::Fused(Box::new(Fused::new(&plain_bf16(70, 80, 40), ROW_MAJOR, biased, numbers))),
         dense(plain_bf16(72, 136, 40), numbers),
-        Member::Fused(Fused::new(&wide, ROW_MAJOR, gated, numbers)),
+        Member::Fused(Box::new(Fused::new(&wide, ROW_MAJOR, gated, numbers))),
     ]
 }
 
