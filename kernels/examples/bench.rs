@@ -7,8 +7,8 @@ use dtlc_kernels::{
     attention::{BackwardTensors, ForwardTensors, attention, attention_backward},
     matmul::matmul,
     signature::{
-        AttentionBackwardSpec, AttentionSpec, Causality, ContractionDim, Element, HeadStrides, MatmulSpec,
-        Part, SCRATCH_ALIGNMENT,
+        AttentionBackwardSpec, AttentionSpec, Causality, ContractionDim, Element, Factors, HeadStrides,
+        MatmulSpec, Part, SCRATCH_ALIGNMENT,
     },
 };
 
@@ -46,14 +46,19 @@ fn products() {
     const TOKENS: usize = 2048;
     let layers =
         [(256, 256), (256, 688), (688, 256), (256, 4096), (512, 512), (512, 1376), (1376, 512), (512, 8192)];
-    for element in [Element::F32, Element::Bf16] {
+    let kinds = [
+        ("F32", Element::F32, Factors::AsStored),
+        ("Tf32", Element::F32, Factors::Tf32),
+        ("Bf16", Element::Bf16, Factors::AsStored),
+    ];
+    for (kind, element, factors) in kinds {
         for (inputs, outputs) in layers {
             for (name, m, n, k, a_transposed, b_transposed) in [
                 ("A B", TOKENS, outputs, inputs, false, false),
                 ("A Bt", TOKENS, inputs, outputs, false, true),
                 ("At B", inputs, outputs, TOKENS, true, false),
             ] {
-                let spec = product(m, n, k, element, a_transposed, b_transposed);
+                let spec = MatmulSpec { factors, ..product(m, n, k, element, a_transposed, b_transposed) };
                 let bytes = element.bytes();
                 let (a, b) = (Memory::new(m * k * bytes), Memory::new(k * n * bytes));
                 let (c, scratch) = (Memory::new(m * n * bytes), Memory::new(spec.scratch_bytes()));
@@ -65,7 +70,7 @@ fn products() {
                 });
                 let speed = spec.floating_point_operations() as f64 / seconds / 1e9;
                 println!(
-                    "matmul {element:?} {name:5} {m:5} {n:5} {k:5}: {speed:6.1} GFLOP/s, {:.2} of f32 peak",
+                    "matmul {kind:4} {name:5} {m:5} {n:5} {k:5}: {speed:6.1} GFLOP/s, {:.2} of f32 peak",
                     speed / peak
                 );
             }

@@ -1,7 +1,7 @@
 //! f32 matrix product of strided operands with packing memory given by the caller.
 //!
 //! The loop structure is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
-//! (2008): panels of both operands are packed (and halves widened) into scratch, then register tiles are
+//! (2008): panels of both operands are packed (halves widened, factors rounded that a product reads as tf32) into scratch, then register tiles are
 //! computed by the microkernels of `gemm-f32`, or by our own where both operands are bf16 and the processor multiplies
 //! such pairs. That crate's own driver allocates in each call, which a training step must not.
 //!
@@ -22,7 +22,7 @@ use microkernel::Microkernels;
 
 use crate::{
     isa::Isa,
-    signature::{Accumulation, ContractionLoop, Element},
+    signature::{Accumulation, ContractionLoop, Element, Factors},
 };
 
 /// One operand of [`gemm`]: `data[index * stride + position along the contraction]`.
@@ -34,6 +34,20 @@ pub(crate) struct Operand {
     pub stride: isize,
     /// Which strides of the contraction loops are this operand's.
     pub side: Side,
+    /// What is multiplied of its elements.
+    pub factors: Factors,
+}
+
+impl Operand {
+    /// Whether its numbers are multiplied rounded to tf32.
+    fn is_rounded(&self) -> bool {
+        self.factors == Factors::Tf32 && self.element == Element::F32
+    }
+
+    /// Whether microkernels can read numbers where they lie.
+    fn is_as_multiplied(&self) -> bool {
+        self.factors == Factors::AsStored && self.element == Element::F32
+    }
 }
 
 /// Which strides of a [`ContractionLoop`] belong to an operand.
@@ -158,7 +172,7 @@ unsafe fn block_of_left(
 ) -> Left {
     let operand = &product.left;
     let width = Microkernels::of(isa).lanes();
-    if let ([contraction], Element::F32, 1) = (product.contraction, operand.element, operand.stride)
+    if let ([contraction], true, 1) = (product.contraction, operand.is_as_multiplied(), operand.stride)
         // Many columns pay for packing: panels are read in order, and in place they are not.
         && product.columns < blocking::COLUMNS
         && blocking::stays_in_cache(operand.side.stride(contraction), span.len())
@@ -186,7 +200,7 @@ unsafe fn block_of_right(
     packed: *mut f32,
 ) -> Right {
     let operand = &product.right;
-    if let ([contraction], Element::F32) = (product.contraction, operand.element)
+    if let ([contraction], true) = (product.contraction, operand.is_as_multiplied())
         && operand.side.stride(contraction) == 1
     {
         let at = columns.start as isize * operand.stride + span.start as isize;

@@ -105,8 +105,12 @@ impl Call<'_> {
     /// As [`matmul`], for `m` rows and `n` columns from the pointers on.
     unsafe fn run(&self, m: usize, n: usize) {
         let spec = self.spec;
-        let rows = Operand { data: self.a, element: spec.a, stride: spec.a_row_stride, side: Side::A };
-        let columns = Operand { data: self.b, element: spec.b, stride: spec.b_column_stride, side: Side::B };
+        let operand = |data: *const u8, element: Element, stride: isize, side: Side| {
+            let factors = spec.factors;
+            Operand { data, element, stride, side, factors }
+        };
+        let rows = operand(self.a, spec.a, spec.a_row_stride, Side::A);
+        let columns = operand(self.b, spec.b, spec.b_column_stride, Side::B);
         let by_rows = spec.orientation() == Orientation::LanesAlongRows;
         let (left, right) = if by_rows { (rows, columns) } else { (columns, rows) };
         let (lanes, lane_stride) = if by_rows { (m, spec.c_row_stride) } else { (n, spec.c_column_stride) };

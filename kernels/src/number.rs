@@ -72,6 +72,13 @@ impl Number for f16 {
 /// 2^-14.
 const LEAST_NORMAL_F16: f32 = 1.0 / 16_384.0;
 
+/// The nearest number of ten fraction bits, of two the one further from zero. Branch-free, so that loops over it vectorise.
+#[inline(always)]
+pub(crate) fn tf32(value: f32) -> f32 {
+    let rounded = f32::from_bits(value.to_bits().wrapping_add(0x1000) & !0x1fff);
+    if value.is_nan() { value } else { rounded }
+}
+
 /// Runs `$body` with `$name` naming the Rust type that `$element` stores.
 macro_rules! with_element {
     ($element:expr, $name:ident => $body:expr) => {

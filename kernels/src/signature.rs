@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use attention::Head;
 pub use attention::{AttentionBackwardSpec, AttentionSpec, Causality, Documents, HeadStrides};
 pub use embedding::{ScatterAddSpec, TakeSpec};
-pub use matmul::{BatchLoop, ContractionDim, ContractionLoop, MatmulSpec};
+pub use matmul::{BatchLoop, ContractionDim, ContractionLoop, Factors, MatmulSpec};
 pub(crate) use matmul::{Orientation, Share};
 
 /// Alignment in bytes that every scratch pointer given to a kernel must have.

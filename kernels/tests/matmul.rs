@@ -6,7 +6,7 @@ mod support;
 use dtlc_kernels::{
     isa::Isa,
     matmul::matmul_with,
-    signature::{Accumulation, ContractionDim, Element, MatmulSpec},
+    signature::{Accumulation, ContractionDim, Element, Factors, MatmulSpec},
 };
 use support::{Numbers, Stored, least_rounding, rounding, run_parts};
 
@@ -55,6 +55,7 @@ impl Case {
         let mut spec = MatmulSpec::contract(&dims, a.element, b.element, c.element).expect("valid");
         spec.accumulation = numbers.pick(&[Accumulation::Overwrite, Accumulation::Add]);
         spec.scale = numbers.pick(&[1.0, 0.125, -1.7]);
+        spec.factors = numbers.pick(&[Factors::AsStored, Factors::Tf32]);
         Case { dims, a, b, c, spec }
     }
 
@@ -76,7 +77,7 @@ impl Case {
         self.walk(&mut |at| written[at[2]] = true, false);
         self.walk(
             &mut |at| {
-                let product = self.a.get(at[0]) * self.b.get(at[1]);
+                let product = self.read(&self.a, at[0]) * self.read(&self.b, at[1]);
                 sums[at[2]].0 += product;
                 sums[at[2]].1 += product.abs();
             },
@@ -104,6 +105,15 @@ impl Case {
         }
     }
 
+    /// A factor as the product reads it.
+    fn read(&self, operand: &Stored, index: usize) -> f64 {
+        let stored = operand.get(index);
+        match self.spec.factors {
+            Factors::AsStored => stored,
+            Factors::Tf32 => tf32(stored),
+        }
+    }
+
     /// Visits the offsets in A, B and C of each index, the sum's too if `summed`.
     fn walk(&self, visit: &mut dyn FnMut([usize; 3]), summed: bool) {
         let dims: Vec<ContractionDim> =
@@ -121,6 +131,14 @@ impl Case {
             visit(at);
         }
     }
+}
+
+/// A finite number to ten fraction bits, by the definition: to whole steps of its exponent, which is at least that of subnormals; halves go away from zero.
+fn tf32(value: f64) -> f64 {
+    let exponent = ((value.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    let step = f64::from(exponent.max(-126) - 10).exp2();
+    let rounded = (value / step).round() * step;
+    if rounded.abs() > f64::from(f32::MAX) { f64::INFINITY.copysign(rounded) } else { rounded }
 }
 
 fn check_shape(shape: &Shape, numbers: &mut Numbers) {
@@ -194,4 +212,47 @@ fn nested_dims_become_one_plain_product() {
 fn a_dim_in_one_tensor_only_is_refused() {
     let dims = [ContractionDim { extent: 2, a: Some(1), b: None, c: None }];
     assert!(MatmulSpec::contract(&dims, Element::F32, Element::F32, Element::F32).is_err());
+}
+
+/// Numbers that are hard to round, each times one: between two of tf32 and beside that, of every exponent, and what is no finite number.
+#[test]
+fn factors_are_rounded_to_tf32() {
+    let beside = |bits: u32| [bits, bits | 0xfff, bits | 0x1000, bits | 0x1001, bits | 0x1fff];
+    let exponents = (0..=0xff_u32).map(|exponent| exponent << 23);
+    let magnitudes = exponents.flat_map(|bits| [bits, bits | 0x2000, bits | 0x7f_e000]).flat_map(beside);
+    let numbers: Vec<u32> = magnitudes.flat_map(|bits| [bits, bits | 1 << 31]).collect();
+    let bytes: Vec<u8> = numbers.iter().flat_map(|bits| bits.to_ne_bytes()).collect();
+    let a = Stored::of_bytes(Element::F32, &bytes);
+    let mut one = Stored::zeros(Element::F32, 1);
+    one.set(0, 1.0);
+    let dim = |extent, a, b, c| ContractionDim { extent, a, b, c };
+    let count = numbers.len();
+    // As the left factor in vectors, as the right one, and with terms that are neighbours.
+    let layouts = [
+        ([dim(count, Some(1), None, Some(1)), dim(1, Some(1), Some(1), None)], false),
+        ([dim(count, None, Some(1), Some(1)), dim(1, Some(1), Some(1), None)], true),
+        ([dim(count, Some(1), None, Some(2)), dim(1, Some(1), Some(1), None)], false),
+    ];
+    for (dims, swapped) in layouts {
+        let mut spec = MatmulSpec::contract(&dims, Element::F32, Element::F32, Element::F32).expect("valid");
+        spec.factors = Factors::Tf32;
+        let (left, right) = if swapped { (&one, &a) } else { (&a, &one) };
+        for &isa in Isa::available() {
+            let mut c = Stored::zeros(Element::F32, 2 * count);
+            let to = c.pointer_mut();
+            run_parts(1, spec.scratch_bytes(), |part, scratch| {
+                // SAFETY: the buffers hold what the dims reach, scratch what the spec says.
+                unsafe { matmul_with(isa, &spec, left.pointer(), right.pointer(), to, scratch, part) };
+            });
+            let step = dims[0].c.unwrap_or(1) as usize;
+            for (index, &bits) in numbers.iter().enumerate() {
+                let (stored, found) = (f64::from(f32::from_bits(bits)), c.get(index * step));
+                match stored.is_nan() {
+                    true => assert!(found.is_nan(), "{bits:#x} on {isa:?}"),
+                    false if stored.is_infinite() => assert_eq!(found, stored, "{bits:#x} on {isa:?}"),
+                    false => assert_eq!(found, tf32(stored), "{bits:#x} on {isa:?}"),
+                }
+            }
+        }
+    }
 }

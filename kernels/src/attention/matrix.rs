@@ -5,7 +5,7 @@ use crate::{
     gemm::{Operand, Right, Side, pack_left, pack_right},
     isa::{Isa, for_each_isa},
     number::{Number, with_element},
-    signature::{ContractionLoop, Element, Head, HeadStrides},
+    signature::{ContractionLoop, Element, Factors, Head, HeadStrides},
 };
 
 /// A block of positions of one head.
@@ -53,8 +53,13 @@ impl Matrix {
     /// # Safety
     /// The matrix must be readable and `packed` hold `features` floats for each row, rows rounded up to 64.
     pub(super) unsafe fn pack_by_row(&self, isa: Isa, packed: *mut f32) {
-        let operand =
-            Operand { data: self.data, element: self.element, stride: self.row_stride, side: Side::A };
+        let operand = Operand {
+            data: self.data,
+            element: self.element,
+            stride: self.row_stride,
+            side: Side::A,
+            factors: Factors::AsStored,
+        };
         // SAFETY: the caller's promise.
         unsafe {
             pack_left(isa, &operand, &[steps(self.features, 1)], 0..self.features, 0..self.rows, packed);
@@ -67,7 +72,13 @@ impl Matrix {
     /// The matrix must be readable and `packed` hold `rows` floats for each feature, features rounded up to
     /// 64.
     pub(super) unsafe fn pack_by_feature(&self, isa: Isa, packed: *mut f32) {
-        let operand = Operand { data: self.data, element: self.element, stride: 1, side: Side::A };
+        let operand = Operand {
+            data: self.data,
+            element: self.element,
+            stride: 1,
+            side: Side::A,
+            factors: Factors::AsStored,
+        };
         let contraction = [steps(self.rows, self.row_stride)];
         // SAFETY: the caller's promise.
         unsafe { pack_left(isa, &operand, &contraction, 0..self.rows, 0..self.features, packed) };
@@ -80,8 +91,13 @@ impl Matrix {
     /// The matrix must be readable and, unless it is f32, `packed` hold `features` floats for each row, rows
     /// rounded up to 12.
     pub(super) unsafe fn columns(&self, isa: Isa, packed: *mut f32) -> Right {
-        let operand =
-            Operand { data: self.data, element: self.element, stride: self.row_stride, side: Side::A };
+        let operand = Operand {
+            data: self.data,
+            element: self.element,
+            stride: self.row_stride,
+            side: Side::A,
+            factors: Factors::AsStored,
+        };
         match self.element {
             Element::F32 => Right::in_place(self.data.cast(), 1, self.row_stride),
             // SAFETY: the caller's promise.

@@ -89,7 +89,7 @@ struct Steps {
 // Two numbers side by side, the first in the lower half.
 DTL_INLINE unsigned pair_of(float low, float high) {
     unsigned pair;
-    asm("cvt.rn." HALF_NAME "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    asm("cvt.rn." FACTOR_NAME "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 

@@ -52,7 +52,7 @@ pub(super) fn add_group_product(columns: usize, left: &LeftFactor, right_is_turn
         "// Begins to add the product of 64 lines and {columns} by 16 terms: of eight columns a lane holds the four sums that `add_product` says.\n\
          DTL_INLINE void add_group_product(float (&sums)[{}][4], {parameter}, unsigned long long right) {{\n    \
          asm volatile(\n        \"{{.reg .pred adds; setp.ne.b32 adds, 1, 0; \"\n        \
-         \"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.\" HALF_NAME \".\" HALF_NAME \" {{{places}}}, \"\n        \
+         \"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.\" FACTOR_NAME \".\" FACTOR_NAME \" {{{places}}}, \"\n        \
          \"{left_place}, {right_place}, adds, 1, 1, {turns};}}\"\n        \
          : {sums}\n        \
          : {given}, \"l\"(right), {turned}\n        \

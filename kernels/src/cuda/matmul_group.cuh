@@ -30,7 +30,7 @@ DTL_INLINE unsigned long long place_of(unsigned tile, unsigned line, unsigned te
     static_assert(Place::ROWS_ARE_LINES || ROW_BYTES == 128, "64 lines beside each other");
     constexpr unsigned LINES_OF_ROW = 64;
     const unsigned first = Place::ROWS_ARE_LINES
-                               ? line * ROW_BYTES + term * sizeof(Half)
+                               ? line * ROW_BYTES + term * sizeof(Factor)
                                : line / LINES_OF_ROW * Place::ROWS * ROW_BYTES + term * ROW_BYTES;
     constexpr unsigned long long SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
     constexpr unsigned long long EIGHT_ROWS = 8 * ROW_BYTES / 16;
@@ -56,7 +56,7 @@ DTL_INLINE void add_stage(Sums& sums, unsigned stage) {
     hold(sums);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-    for (unsigned term = 0; term < TILE_TERMS; term += FRAGMENT) {
+    for (unsigned term = 0; term < TILE_TERMS; term += FRAGMENT_TERMS) {
         const unsigned long long right = place_of<RightTile>(stage + LeftTile::BYTES, 0, term);
 #pragma unroll
         for (unsigned down = 0; down < DOWN; ++down) {

@@ -4,10 +4,10 @@ constexpr unsigned WARPS_ACROSS = TILE_COLUMNS / WARP_COLUMNS;
 constexpr unsigned THREADS = TILE_ROWS / WARP_ROWS * WARPS_ACROSS * 32;
 
 // A tile of a factor in shared memory, as it lies in device memory: its rows are lines if the terms of a line are neighbours, else
-// terms.
-template <class Operand, int TILE_LINES>
-struct Tile : Strips<Operand::TERMS_ARE_NEIGHBOURS ? TILE_LINES : TILE_TERMS,
-                     (Operand::TERMS_ARE_NEIGHBOURS ? TILE_TERMS : TILE_LINES) / CHUNK> {
+// terms, of which floats are read as words.
+template <class Operand, int TILE_LINES, unsigned CHUNKS = (Operand::TERMS_ARE_NEIGHBOURS ? TILE_TERMS : TILE_LINES) / CHUNK>
+struct Tile : Strips<Operand::TERMS_ARE_NEIGHBOURS ? TILE_LINES : TILE_TERMS, CHUNKS, chunks_of_strip(CHUNKS),
+                     sizeof(Factor) == sizeof(float) && !Operand::TERMS_ARE_NEIGHBOURS ? 2 : 1> {
     static constexpr bool ROWS_ARE_LINES = Operand::TERMS_ARE_NEIGHBOURS;
 };
 

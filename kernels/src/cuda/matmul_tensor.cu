@@ -1,4 +1,4 @@
-// A matrix product of halves on the tensor cores: output[row, column] (+)= SCALE * sum over term of left[row, term] * right[term, column].
+// A matrix product of halves, or of floats as tf32, on the tensor cores: output[row, column] (+)= SCALE * sum over term of left[row, term] * right[term, column].
 //
 // A block of threads makes a tile of TILE_ROWS by TILE_COLUMNS of the output. Tiles of the factors, of TILE_TERMS terms, come through
 // STAGES places in shared memory: while one is multiplied, the others are on their way. Each output is the sum of its terms in f32, 16
@@ -36,25 +36,35 @@ DTL_INLINE Offset offset_of(int line, int term) {
     return line * Operand::LINE_STRIDE + Operand::of_term(static_cast<unsigned>(term));
 }
 
+template <class Half>
+DTL_INLINE unsigned bits_of(Half x) {
+    return x.bits;
+}
+
+DTL_INLINE unsigned bits_of(float x) {
+    return __float_as_uint(x);
+}
+
 // Reads a chunk number by number, wherever they lie.
 template <class Operand>
-DTL_INLINE Chunk gather_chunk(const Half* operand, const Piece& piece) {
-    unsigned pairs[CHUNK / 2] = {};
+DTL_INLINE Chunk gather_chunk(const Factor* operand, const Piece& piece) {
+    constexpr int OF_WORD = sizeof(unsigned) / sizeof(Factor);
+    unsigned words[CHUNK / OF_WORD] = {};
 #pragma unroll
     for (int number = 0; number < CHUNK; ++number) {
         if (number < piece.count) {
             const Offset offset = Operand::TERMS_ARE_NEIGHBOURS ? offset_of<Operand>(piece.line, piece.term + number)
                                                                 : offset_of<Operand>(piece.line + number, piece.term);
-            pairs[number / 2] |= static_cast<unsigned>(operand[offset].bits) << number % 2 * 16;
+            words[number / OF_WORD] |= bits_of(operand[offset]) << number % OF_WORD * 16;
         }
     }
-    return Chunk{pairs[0], pairs[1], pairs[2], pairs[3]};
+    return Chunk{words[0], words[1], words[2], words[3]};
 }
 
 // Begins to read this thread's chunks of the tile at `first_line` and `first_term`, to this byte of shared memory; zeros outside of
 // the operand.
 template <class Operand, int TILE_LINES>
-DTL_INLINE void begin_tile(unsigned tile, const Half* operand, int first_line, int first_term) {
+DTL_INLINE void begin_tile(unsigned tile, const Factor* operand, int first_line, int first_term) {
     constexpr unsigned COUNT = Tile<Operand, TILE_LINES>::CHUNKS / THREADS;
     if (Operand::IS_ALIGNED && address(operand) % sizeof(Chunk) == 0) {
 #pragma unroll
@@ -73,7 +83,7 @@ DTL_INLINE void begin_tile(unsigned tile, const Half* operand, int first_line, i
 }
 
 // Begins to read the tiles of a step; from `end_step` on, an empty group.
-DTL_INLINE void begin_stage(int step, int end_step, const Half* left, const Half* right, int first_row, int first_column) {
+DTL_INLINE void begin_stage(int step, int end_step, const Factor* left, const Factor* right, int first_row, int first_column) {
     if (step < end_step) {
         const unsigned stage = static_cast<unsigned>(step) % STAGES * STAGE_BYTES;
         begin_tile<Left, TILE_ROWS>(stage, left, first_row, step * TILE_TERMS);
@@ -83,7 +93,7 @@ DTL_INLINE void begin_stage(int step, int end_step, const Half* left, const Half
 }
 
 // Makes a tile of one of the products, or a part of its sums: the one of this number.
-DTL_INLINE void make_tile(unsigned block, const Half* left, const Half* right, OUTPUT_PARAMETERS) {
+DTL_INLINE void make_tile(unsigned block, const Factor* left, const Factor* right, OUTPUT_PARAMETERS) {
     auto output = OUTPUT;
     constexpr unsigned TILES =
         ((Left::LINES + TILE_ROWS - 1) / TILE_ROWS) * ((Right::LINES + TILE_COLUMNS - 1) / TILE_COLUMNS);

@@ -23,6 +23,15 @@ DTL_INLINE void place_of(int number, int& line, int& term) {
     term = Operand::TERMS_ARE_NEIGHBOURS ? element % TILE_TERMS : element / LINES;
 }
 
+// What is multiplied of a number: itself, or the nearest of tf32, of two the one further from zero.
+DTL_INLINE float factor_of(float x) {
+    if constexpr (ROUNDS_FACTORS) {
+        return isnan(x) ? x : __uint_as_float((__float_as_uint(x) + 0x1000) & ~0x1fffu);
+    } else {
+        return x;
+    }
+}
+
 // Reads this thread's piece of the tile at `first_line` and `first_term`; zeros outside of the operand.
 template <class Operand, int LINES>
 DTL_INLINE void read_piece(Piece<LINES>& piece, const typename Operand::Element* operand, int first_line, int first_term,
@@ -35,7 +44,9 @@ DTL_INLINE void read_piece(Piece<LINES>& piece, const typename Operand::Element*
         term += first_term;
         const bool is_inside = line < Operand::LINES && term < end_term;
         piece.at[number] =
-            is_inside ? widen(operand[line * Operand::LINE_STRIDE + Operand::of_term(static_cast<unsigned>(term))]) : 0.0f;
+            is_inside
+                ? factor_of(widen(operand[line * Operand::LINE_STRIDE + Operand::of_term(static_cast<unsigned>(term))]))
+                : 0.0f;
     }
 }
 

@@ -22,7 +22,7 @@ DTL_INLINE void add_stage(Sums& sums, unsigned stage) {
     const unsigned row = row_of_warp();
     const unsigned column = column_of_warp();
 #pragma unroll
-    for (unsigned term = 0; term < TILE_TERMS; term += FRAGMENT) {
+    for (unsigned term = 0; term < TILE_TERMS; term += FRAGMENT_TERMS) {
         Fragment rows[WARP_ROWS / FRAGMENT];
         Fragment columns[WARP_COLUMNS / FRAGMENT];
 #pragma unroll

@@ -5,8 +5,8 @@
 //! those constants with a descriptor's values, a prelude and the file. So a source is for one descriptor, and its sizes and
 //! strides are known when it is compiled; copies, fills and reductions take theirs as arguments, and have a source
 //! for each element type only. Sums are taken in an order that the descriptor alone decides; floats are never added by atomics.
-//! Products of bf16 or f16, attention's too, run on the tensor cores, through what `tensor.cuh` has: copies that don't wait, swizzled
-//! tiles, fragments; on sm_90a by four warps together, where tensor maps describe operands from tiles that arrive in bulk (`bulk.cuh`).
+//! Products of bf16 or f16, attention's too, and of f32 read as tf32 run on the tensor cores, through what `tensor.cuh` has: copies that don't wait, swizzled
+//! tiles, fragments; of halves on sm_90a by four warps together, where tensor maps describe operands from tiles that arrive in bulk (`bulk.cuh`).
 //! What else is to be done with a product's results, an [`Epilogue`], comes from outside, as text.
 //!
 //! Neither compiles nor launches anything: whoever does gives arguments as [`DeviceArgument`] says.

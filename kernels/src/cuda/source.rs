@@ -36,10 +36,16 @@ impl Source {
         self
     }
 
-    /// Names the type that the tensor cores multiply, if they do: `Half`, and `HALF_NAME` where an instruction is written.
-    pub(super) fn half(self, element: Element) -> Self {
-        let name = stored(element);
-        self.alias("Half", name).macro_text("HALF_NAME", &format!("\"{name}\""))
+    /// Names the type of what the tensor cores multiply, if they do: `Factor`, and where an instruction is written `FACTOR_NAME`, and
+    /// `WARP_PRODUCT` for the one of a warp.
+    pub(super) fn factor(self, element: Element) -> Self {
+        let (name, terms) = match element {
+            Element::F32 => ("tf32", 8),
+            Element::Bf16 | Element::F16 => (stored(element), 16),
+        };
+        self.alias("Factor", stored(element))
+            .macro_text("FACTOR_NAME", &format!("\"{name}\""))
+            .macro_text("WARP_PRODUCT", &format!("\"m16n8k{terms}.row.col.f32.{name}.{name}.f32\""))
     }
 
     /// Defines a macro, for what no constant can stand for.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Operand;
 use crate::{
     isa::{Isa, for_each_isa},
-    number::{Number, offset, with_element},
+    number::{Number, offset, tf32, with_element},
     signature::{ContractionLoop, Element},
 };
 
@@ -40,8 +40,26 @@ pub(crate) unsafe fn pack(
             let panel = destination.wrapping_add(start * span.len() + (first - span.start) * panels.width);
             // SAFETY: these steps of the panel are among the caller's.
             unsafe { pack_panel(isa, operand, contraction, part.clone(), &panels, start, panel) };
+            if operand.is_rounded() {
+                // SAFETY: they have all been written.
+                let packed = unsafe { std::slice::from_raw_parts_mut(panel, part.len() * panels.width) };
+                // SAFETY: the caller's promise.
+                unsafe { round_to_tf32(isa, packed) };
+            }
         }
     }
+}
+
+for_each_isa! {
+    /// Rounds packed numbers to tf32.
+    fn round_to_tf32(numbers: &mut [f32]) = round_to_tf32_body
+}
+
+/// # Safety
+/// None: as `for_each_isa` calls it.
+#[inline(always)]
+unsafe fn round_to_tf32_body(numbers: &mut [f32]) {
+    numbers.iter_mut().for_each(|number| *number = tf32(*number));
 }
 
 /// Bytes of a cache line.

@@ -38,10 +38,22 @@ pub struct MatmulSpec {
     pub b: Element,
     /// Element type of C.
     pub c: Element,
+    /// What is multiplied of A's and B's elements.
+    pub factors: Factors,
     /// Whether C is replaced or added to.
     pub accumulation: Accumulation,
     /// Factor on the product (not on C's old content).
     pub scale: f32,
+}
+
+/// How a product reads the elements that it multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Factors {
+    /// As they are.
+    AsStored,
+    /// Those of f32 rounded to tf32: to ten fraction bits, to the nearest, of two to the one further from zero; what is beyond the largest is infinite.
+    /// bf16 and f16 fit it as they are.
+    Tf32,
 }
 
 /// One loop over independent products. Strides in elements; 0 where an operand does not depend on it.
@@ -82,7 +94,7 @@ pub struct ContractionDim {
 }
 
 impl MatmulSpec {
-    /// The product that contracts tensors with these dims, C replaced and `scale` 1.
+    /// The product that contracts tensors with these dims, factors as they are stored, C replaced and `scale` 1.
     ///
     /// Neighbouring dims whose strides nest are merged; of what remains the most useful one becomes `m` and
     /// `n`, others become batch loops. Errors if a dim of extent above 1 is in one input alone and not in C
@@ -105,6 +117,7 @@ impl MatmulSpec {
             a,
             b,
             c,
+            factors: Factors::AsStored,
             accumulation: Accumulation::Overwrite,
             scale: 1.0,
         };

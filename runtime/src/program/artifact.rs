@@ -17,7 +17,7 @@ use super::Program;
 use crate::error::{Result, RuntimeError};
 
 const MAGIC: [u8; 8] = *b"DTLCPROG";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const HEADER_BYTES: usize = 88;
 
 /// A set of CPU features (and the architecture) that machine code needs.

@@ -17,7 +17,7 @@ use dtlc_codegen::kir::{
 };
 use dtlc_codegen::lower::{Origins, RegisterOrigin};
 use dtlc_kernels::cuda::{DeviceArgument, DeviceCall, DeviceLaunch, Epilogue, Keeps, matmul};
-use dtlc_kernels::signature::{Accumulation, Element, MatmulSpec};
+use dtlc_kernels::signature::{Accumulation, Element, Factors, MatmulSpec};
 use dtlc_tests::chain::{Mode, assembled};
 use half::{bf16, f16};
 use std::collections::BTreeSet;
@@ -398,7 +398,10 @@ fn epilogues_compile_for_every_architecture() {
         return;
     }
     let [(wide, wide_tiles), (large, large_tiles)] = large_shapes();
+    let as_tf32 = |shape: &Shape| Shape { elements: F32, factors: Factors::Tf32, ..shape.clone() };
     let shapes = [
+        (as_tf32(&wide), 4096, wide_tiles),
+        (as_tf32(&large), 4096, large_tiles),
         (wide, 4096, wide_tiles),
         (large, 4096, large_tiles),
         (plain_bf16(64, 64, 64), 64, "TILE_COLUMNS = 64"),
@@ -434,7 +437,8 @@ fn in_registers(launch: &DeviceLaunch, architecture: Architecture, shape: &Shape
     let registers = binary.report().kernels[0].registers;
     println!("{} for {}: {registers} registers", launch.name, architecture.name());
     assert!(!binary.ptx.contains(".local"), "{shape:?}");
-    let is_wide = shape.elements != F32 && !launch.name.starts_with("matmul_parts");
+    let on_tensor_cores = shape.elements != F32 || shape.factors == Factors::Tf32;
+    let is_wide = on_tensor_cores && !launch.name.starts_with("matmul_parts");
     for access in ["ld.global.v4", "st.global.v4"] {
         assert_eq!(binary.ptx.contains(access), is_wide, "{access}: {shape:?}");
     }

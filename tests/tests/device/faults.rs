@@ -140,7 +140,7 @@ fn in_products_on_tensor_cores() {
     catch_on(Architecture::Sm90a, &call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
     let faults = [
         fault(0, "Place::place(lane % 8, chunk)", "Place::place(lane % 4, chunk)"),
-        fault(0, "late_matrix = lane / 16 * 8", "late_matrix = lane / 16 * 16"),
+        fault(0, "late_matrix = lane / 16;", "late_matrix = lane / 16 * 2;"),
         fault(0, "SIDE == Side::LEFT ? odd_matrix", "SIDE == Side::RIGHT ? odd_matrix"),
         fault(0, "right.at[across % 2 * 2], right", "right.at[across % 2], right"),
         fault(0, "<!ROWS_ARE_LINES>(tile", "<ROWS_ARE_LINES>(tile"),
@@ -165,7 +165,7 @@ fn in_products_of_groups() {
         fault(0, "\"n\"(Left::TERMS_ARE_NEIGHBOURS ? 0 : 1)", "\"n\"(1)"),
         fault(0, "\"n\"(Right::TERMS_ARE_NEIGHBOURS ? 0 : 1)", "\"n\"(1)"),
         fault(0, "setp.ne.b32 adds, 1, 0", "setp.ne.b32 adds, 0, 0"),
-        fault(0, "line * ROW_BYTES + term * sizeof(Half)", "line * ROW_BYTES + term"),
+        fault(0, "line * ROW_BYTES + term * sizeof(Factor)", "line * ROW_BYTES + term"),
         fault(0, "threadIdx.x / 32 % 4 * 16", "threadIdx.x / 32 * 8"),
     ];
     catch_on(Architecture::Sm90a, &call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));
@@ -293,7 +293,7 @@ fn in_products_on_tensor_cores_of_other_layouts() {
     let call = matmul(&case.spec, None).expect("a valid descriptor");
     let faults = [
         fault(0, "number < piece.count", "true"),
-        fault(0, "number % 2 * 16", "16"),
+        fault(0, "number % OF_WORD * 16", "16"),
         fault(0, "piece.line + number, piece.term", "piece.line, piece.term + number"),
     ];
     catch(&call, &faults, |call, bench| case.judge(call, bench, Placing::Aligned));

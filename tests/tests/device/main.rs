@@ -23,3 +23,4 @@ mod matmul;
 mod products;
 mod tensor;
 mod tensor_cores;
+mod tf32;

@@ -7,7 +7,7 @@ use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_emulator::DriverError;
 use dtlc_kernels::cuda::{DeviceCall, matmul};
 use dtlc_kernels::matmul::matmul as matmul_on_host;
-use dtlc_kernels::signature::{Accumulation, BatchLoop, ContractionLoop, Element, MatmulSpec, Part};
+use dtlc_kernels::signature::{Accumulation, BatchLoop, ContractionLoop, Element, Factors, MatmulSpec, Part};
 
 /// Sizes of a product; layouts are drawn.
 #[derive(Clone, Debug)]
@@ -17,6 +17,7 @@ pub struct Shape {
     pub n: usize,
     pub contraction: Vec<usize>,
     pub elements: [Element; 3],
+    pub factors: Factors,
     pub accumulation: Accumulation,
     pub scale: f32,
 }
@@ -49,6 +50,7 @@ pub fn plain(m: usize, n: usize, k: usize) -> Shape {
         n,
         contraction: vec![k],
         elements: F32,
+        factors: Factors::AsStored,
         accumulation: Accumulation::Overwrite,
         scale: 1.0,
     }
@@ -127,6 +129,7 @@ impl Case {
             a: shape.elements[0],
             b: shape.elements[1],
             c: shape.elements[2],
+            factors: shape.factors,
             accumulation: shape.accumulation,
             scale: shape.scale,
         };
@@ -161,9 +164,14 @@ impl Case {
 
     /// How an output differs from the CPU's, if it does.
     pub fn difference(&self, output: &[u8]) -> Option<String> {
-        let mut expected = self.c.clone();
-        on_host(&self.spec, &self.a, &self.b, &mut expected);
-        difference(&Stored::of_bytes(self.spec.c, output), &expected, &self.bounds())
+        difference(&Stored::of_bytes(self.spec.c, output), &self.on_host(), &self.bounds())
+    }
+
+    /// The CPU's result.
+    pub fn on_host(&self) -> Stored {
+        let mut result = self.c.clone();
+        on_host(&self.spec, &self.a, &self.b, &mut result);
+        result
     }
 
     /// Twice the error of a sum of K products in f32, in any order: K + 2 roundings of the sum of magnitudes, K of products and

@@ -163,7 +163,8 @@ impl<'a> Attention<'a> {
         let window = spec.window.filter(|&window| window < LONGEST_WINDOW);
         let source = Source::new()
             .alias("Element", stored(spec.element))
-            .half(spec.element)
+            .factor(spec.element)
+            .alias("Half", "Factor")
             .constant("int", "KV_HEADS", spec.kv_heads)
             .constant("int", "GROUP", spec.group)
             .constant("int", "Q_LEN", spec.q_len)

@@ -4,7 +4,7 @@
 
 use super::launch::{Block, Share};
 use super::layout::{Product, Sums};
-use super::{TENSOR_TERMS, TensorTiles, group};
+use super::{TensorTiles, group, terms_of_step};
 use crate::cuda::DeviceArgument;
 use crate::cuda::mapped::MappedRows;
 use crate::signature::Element;
@@ -50,10 +50,10 @@ pub(super) fn share(
     let warp_columns = tiles.rows / tiles.warp_rows * tiles.columns / (4 * groups(tiles));
     let source = tiles
         .describe(product, sums, BULK_TERMS)
-        .half(product.spec.a)
+        .factor(product.spec.a)
         .constant("int", "WARP_COLUMNS", warp_columns)
         .constant("int", "STAGES", stages(tiles))
-        .constant("int", "STEPS_OF_PART", (steps_of_part * TENSOR_TERMS).div_ceil(BULK_TERMS))
+        .constant("int", "STEPS_OF_PART", (steps_of_part * terms_of_step(product)).div_ceil(BULK_TERMS))
         .constant("Offset", "LEFT_PRODUCT_STRIDE", factors[0].place_stride)
         .constant("Offset", "RIGHT_PRODUCT_STRIDE", factors[1].place_stride)
         .file(include_str!("../tensor.cuh"))

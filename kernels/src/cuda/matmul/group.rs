@@ -1,10 +1,15 @@
 //! Who multiplies in a product on the tensor cores: single warps, or four together on devices that have that.
 
 use crate::cuda::group::{LeftFactor, add_group_product, by_target};
+use crate::signature::Element;
 
-/// The files that multiply, for tiles of so many columns.
-pub(super) fn multipliers(columns: usize) -> String {
-    by_target(&group_multiplier(columns), include_str!("../matmul_warp.cuh"))
+/// The files that multiply such elements, for tiles of so many columns. Four warps would multiply floats unrounded, and only where terms are neighbours.
+pub(super) fn multipliers(element: Element, columns: usize) -> String {
+    let warps = include_str!("../matmul_warp.cuh");
+    match element {
+        Element::F32 => warps.to_owned(),
+        Element::Bf16 | Element::F16 => by_target(&group_multiplier(columns), warps),
+    }
 }
 
 /// The file of four together, for a source that no other target has.

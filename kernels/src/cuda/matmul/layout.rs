@@ -9,7 +9,7 @@ use super::launch::Share;
 use crate::cuda::DeviceArgument;
 use crate::cuda::mapped::{Loop, MappedRows};
 use crate::cuda::source::{Source, float, stored};
-use crate::signature::{Accumulation, Element, MatmulSpec, Orientation};
+use crate::signature::{Accumulation, Element, Factors, MatmulSpec, Orientation};
 
 /// An operand as the kernels see it.
 struct Operand {
@@ -145,6 +145,10 @@ impl<'a> Product<'a> {
 
     /// The factors as tensor maps describe them, of tiles of so many lines each; none where they can't.
     pub(super) fn mapped_factors(&self, [rows, columns]: [usize; 2]) -> Option<[MappedRows; 2]> {
+        // What is rounded on its way passes through registers, where single warps multiply.
+        if self.spec.factors == Factors::Tf32 && self.spec.a == Element::F32 {
+            return None;
+        }
         let left = self.left.mapped(self.factors[0], rows)?;
         Some([left, self.right.mapped(self.factors[1], columns)?])
     }

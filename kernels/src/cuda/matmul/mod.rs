@@ -1,7 +1,7 @@
 //! Matrix products: which kernel, with which tiles.
 //!
-//! Products of two factors of one type of 16 bits run on the tensor cores, all others on the ordinary ones. On those of sm_90a four warps multiply together
-//! (`wgmma`), on all others each for itself (`mma`); tiles and launches are the same. Where tensor maps describe both factors, a launch for devices
+//! Products of two factors of one type of 16 bits run on the tensor cores, and of f32 that are read as tf32; all others on the ordinary ones. On those of
+//! sm_90a four warps multiply halves together (`wgmma`), on all others, and what is tf32, each for itself (`mma`); tiles and launches are the same. Where tensor maps describe both factors, a launch for devices
 //! of 9.0 alone stands beside that, whose tiles arrive in bulk (TMA). Where there are few tiles and many terms
 //! several blocks share a tile: each makes a part of its sums, which a second launch adds up in their order. The longer of the output's unit strides
 //! runs along a tile's columns; where that is the rows' the factors change places, which makes the transposed product. An [`Epilogue`] goes with
@@ -22,7 +22,7 @@ use self::launch::{Block, Share};
 use self::layout::{Product, Sums};
 use super::source::{Source, linear};
 use super::{DeviceArgument, DeviceCall, DeviceLaunch, SCRATCH_ALIGNMENT};
-use crate::signature::{Accumulation, Element, InvalidSpec, MatmulSpec, require};
+use crate::signature::{Accumulation, Element, Factors, InvalidSpec, MatmulSpec, require};
 use std::cmp::Reverse;
 
 /// The parts that a block of threads and a thread take of a product on the ordinary cores.
@@ -49,8 +49,8 @@ struct TensorTiles {
     stages: usize,
 }
 
-/// The terms of a step on the tensor cores.
-const TENSOR_TERMS: usize = 32;
+/// The bytes of a line's terms of a step on the tensor cores.
+const STEP_BYTES: usize = 64;
 /// The tiles for the tensor cores, the largest first: the larger, the less is read for each product. A block has at most the 99 KiB
 /// of shared memory that the smallest device gives it.
 const TENSOR_TILES: [TensorTiles; 3] = [
@@ -153,17 +153,19 @@ enum Cores {
 impl Kind {
     fn of(product: &Product<'_>) -> Kind {
         let has_room = |rows, columns| product.rows() >= rows && product.columns() >= columns;
-        match (product.spec.a, product.spec.b) {
-            (Element::Bf16, Element::Bf16) | (Element::F16, Element::F16) => {
+        match (product.spec.a, product.spec.b, product.spec.factors) {
+            (Element::Bf16, Element::Bf16, _)
+            | (Element::F16, Element::F16, _)
+            | (Element::F32, Element::F32, Factors::Tf32) => {
                 let [larger @ .., smallest] = &TENSOR_TILES;
                 let largest = larger.iter().position(|tiles| has_room(tiles.rows, tiles.columns));
                 let in_bulk = product.mapped_factors([smallest.rows, smallest.columns]).is_some();
                 Kind { cores: Cores::Tensor, largest: largest.unwrap_or(larger.len()), in_bulk }
             }
-            (Element::F32, _)
-            | (_, Element::F32)
-            | (Element::Bf16, Element::F16)
-            | (Element::F16, Element::Bf16) => {
+            (Element::F32, _, _)
+            | (_, Element::F32, _)
+            | (Element::Bf16, Element::F16, _)
+            | (Element::F16, Element::Bf16, _) => {
                 let [larger @ .., _] = &ORDINARY_TILES;
                 let largest = larger.iter().position(|tiles| has_room(tiles.rows, tiles.columns));
                 Kind { cores: Cores::Ordinary, largest: largest.unwrap_or(larger.len()), in_bulk: false }
@@ -203,7 +205,7 @@ fn on_tensor_cores(
     let (mut shares, mut in_bulk, mut sums_of_parts) = (Vec::new(), Vec::new(), Vec::new());
     for product in products {
         let steps_of_part = TensorTiles::steps_of_part(product, blocks_of_tile);
-        let parts = product.spec.k().div_ceil(TENSOR_TERMS).div_ceil(steps_of_part);
+        let parts = product.spec.k().div_ceil(terms_of_step(product)).div_ceil(steps_of_part);
         let target = if parts <= 1 {
             (Sums::Whole, DeviceArgument::Pointer(product.output))
         } else {
@@ -265,6 +267,7 @@ impl Tiles {
             .constant("int", "TILE_TERMS", self.terms)
             .constant("int", "THREAD_ROWS", self.thread_rows)
             .constant("int", "THREAD_COLUMNS", self.thread_columns)
+            .constant("bool", "ROUNDS_FACTORS", product.spec.factors == Factors::Tf32)
             .file(include_str!("../tiles.cuh"))
             .file(include_str!("../matmul_tiles.cu"));
         let target = (Sums::Whole, DeviceArgument::Pointer(product.output));
@@ -275,17 +278,14 @@ impl Tiles {
 impl TensorTiles {
     /// The steps that one block makes, of so many that share a tile at most.
     fn steps_of_part(product: &Product<'_>, blocks_of_tile: usize) -> usize {
-        let steps = product.spec.k().div_ceil(TENSOR_TERMS).max(1);
+        let steps = product.spec.k().div_ceil(terms_of_step(product)).max(1);
         // An even number, for steps that are twice as long.
         steps.div_ceil(blocks_of_tile).max(LEAST_STEPS).next_multiple_of(2).min(steps)
     }
 
     fn block(&self) -> Block {
         let warps = self.rows / self.warp_rows * (self.columns / self.warp_columns);
-        Block {
-            threads: 32 * warps,
-            shared_bytes: self.stages * TENSOR_TERMS * (self.rows + self.columns) * Element::Bf16.bytes(),
-        }
+        Block { threads: 32 * warps, shared_bytes: self.stages * STEP_BYTES * (self.rows + self.columns) }
     }
 
     fn share(
@@ -295,14 +295,14 @@ impl TensorTiles {
         steps_of_part: usize,
     ) -> Share {
         let source = self
-            .describe(product, sums, TENSOR_TERMS)
-            .half(product.spec.a)
+            .describe(product, sums, terms_of_step(product))
+            .factor(product.spec.a)
             .constant("int", "WARP_COLUMNS", self.warp_columns)
             .constant("int", "STAGES", self.stages)
             .constant("int", "STEPS_OF_PART", steps_of_part)
             .file(include_str!("../tensor.cuh"))
             .file(include_str!("../matmul_stages.cuh"))
-            .file(&group::multipliers(self.columns))
+            .file(&group::multipliers(product.spec.a, self.columns))
             .file(include_str!("../matmul_output.cuh"))
             .file(include_str!("../matmul_tensor.cu"));
         product.share((sums, target), source, product.pointers(), product.tiles(self.rows, self.columns))
@@ -318,4 +318,9 @@ impl TensorTiles {
             .constant("int", "WARP_ROWS", self.warp_rows)
             .constant("int", "PARTS", sums.parts())
     }
+}
+
+/// The terms of a step on the tensor cores.
+fn terms_of_step(product: &Product<'_>) -> usize {
+    STEP_BYTES / product.spec.a.bytes()
 }
