@@ -126,11 +126,22 @@ pub struct Batch {
     pub span: Span,
 }
 
+/// How products read their factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Factors {
+    /// As they are.
+    AsStored,
+    /// Those of f32 rounded to tf32, which has ten fraction bits.
+    Tf32,
+}
+
 /// Element types of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
     /// Activations and operands of products.
     pub compute: Element,
+    /// What products make of those operands; tf32 only where `compute` is f32.
+    pub factors: Factors,
     /// Stored parameters.
     pub params: Element,
     /// Stored gradients.
@@ -144,7 +155,8 @@ pub struct Precision {
 impl Default for Precision {
     fn default() -> Precision {
         let f32 = Element::F32;
-        Precision { compute: f32, params: f32, grads: f32, master: f32, loss_scale: 1 }
+        let factors = Factors::AsStored;
+        Precision { compute: f32, factors, params: f32, grads: f32, master: f32, loss_scale: 1 }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Judges random cases or files by hand: `judge FILE`, `judge show SEED`, `judge slopes FIRST COUNT`, `judge FIRST COUNT`,
-//! `judge half FIRST COUNT` for those from FIRST on that compute in 16 bits. Prints verdicts as they come, and writes what
+//! `judge half FIRST COUNT` for those from FIRST on that compute in 16 bits or in tf32. Prints verdicts as they come, and writes what
 //! fails, made small, to the folder `DTLC_KEEP`; at the end how often each operation was there.
 
 use dtlc_tests::backend::on_cpu;
@@ -40,7 +40,7 @@ fn main() {
     }
 }
 
-/// Whether the seed's values have 16 bits.
+/// Whether the seed's values have 16 bits, or its products read tf32.
 fn is_coarse(seed: u64) -> bool {
     Case::generate(seed).plan.shared.iter().any(|entry| entry.starts_with("precision"))
 }

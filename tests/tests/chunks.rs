@@ -55,7 +55,7 @@ fn compiled(
 /// How many products of the head a step makes, by the loops that they are in.
 fn products(program: &Program, region: &Region, dims: &[&str]) -> usize {
     let count = |inst: &dtlc_ir::Inst| match &inst.op {
-        Op::Dot => {
+        Op::Dot(_) => {
             let ty = program.ty(inst.results[0]);
             let names: Vec<&str> = ty.dims.iter().map(|&dim| program.dims[dim].name.as_str()).collect();
             usize::from(dims.iter().all(|dim| names.contains(dim)))

@@ -6,7 +6,7 @@
 //! [`Builder::push_one`]. Nothing is checked here: the verifier does that.
 
 use crate::dim::Dim;
-use crate::op::{Literal, Op, ScalarOp};
+use crate::op::{Factors, Literal, Op, ScalarOp};
 use crate::program::{Builder, Value};
 use crate::types::{DType, ReduceOp, Type};
 use smallvec::SmallVec;
@@ -106,12 +106,17 @@ impl Builder<'_> {
 
     /// The product of two arguments of one element type, summed over `over`; other shared dims are batch dims.
     pub fn dot(&mut self, left: Value, right: Value, over: &[Dim]) -> Value {
+        self.dot_of(Factors::AsStored, left, right, over)
+    }
+
+    /// The same of factors that are read so.
+    pub fn dot_of(&mut self, factors: Factors, left: Value, right: Value, over: &[Dim]) -> Value {
         let (lhs, rhs) = (self.ty(left), self.ty(right));
         let batch = lhs.dims.iter().filter(|&&dim| rhs.has(dim) && !over.contains(&dim));
         let free_left = lhs.dims.iter().filter(|&&dim| !rhs.has(dim));
         let free_right = rhs.dims.iter().filter(|&&dim| !lhs.has(dim));
         let ty = Type::new(lhs.dtype, batch.chain(free_left).chain(free_right).copied());
-        self.push_one(Op::Dot, &[left, right], ty)
+        self.push_one(Op::Dot(factors), &[left, right], ty)
     }
 
     /// `value` with `to` for `from`; itself if they are the same.

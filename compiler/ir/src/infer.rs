@@ -4,7 +4,7 @@
 //! arguments of a `dot` have is summed: there the declared types decide, as long as they can.
 
 use crate::dim::Dim;
-use crate::op::{Attention, Literal, Op, ScalarOp};
+use crate::op::{Attention, Factors, Literal, Op, ScalarOp};
 use crate::program::Program;
 use crate::types::{DType, ReduceOp, Type};
 
@@ -27,7 +27,7 @@ pub fn infer(
         Op::Iota { dim } => site.iota(*dim, args),
         Op::Map(op) => site.map(*op, args),
         Op::Reduce { op, dims } => site.reduce(*op, dims, only(args)?),
-        Op::Dot => site.dot(args),
+        Op::Dot(factors) => site.dot(*factors, args),
         Op::Rename { from, to } => {
             site.same_size(*from, *to)?;
             one(site.replaced(only(args)?, &[*from], &[*to])?)
@@ -216,10 +216,13 @@ impl Site<'_> {
         one(self.arranged(0, dtype, &kept))
     }
 
-    fn dot(&self, args: &[&Type]) -> Result<Vec<Type>, String> {
+    fn dot(&self, factors: Factors, args: &[&Type]) -> Result<Vec<Type>, String> {
         let [left, right] = pair(args)?;
         require(left.dtype == right.dtype && left.dtype.is_float(), || {
             "multiplies two tensors of one float type".into()
+        })?;
+        require(factors == Factors::AsStored || left.dtype == DType::F32, || {
+            "only factors of f32 are rounded to tf32".into()
         })?;
         let batch = left.dims.iter().filter(|&&dim| right.has(dim) && self.declares(dim));
         let free_left = left.dims.iter().filter(|&&dim| !right.has(dim));

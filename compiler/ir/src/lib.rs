@@ -22,7 +22,7 @@ pub use dim::{Axis, AxisInfo, Dim, DimInfo, Mesh};
 pub use fault::Fault;
 pub use infer::infer;
 pub use op::{
-    Attention, Collective, CollectiveKind, Literal, Op, Packing, Reason, ScalarOp, Scan, ScanOutput,
+    Attention, Collective, CollectiveKind, Factors, Literal, Op, Packing, Reason, ScalarOp, Scan, ScanOutput,
 };
 pub use program::{
     Binding, Builder, Initializer, Input, Inst, Origin, OriginInfo, Output, ParameterKind, Phase, Program,

@@ -182,6 +182,16 @@ pub struct Attention {
     pub scale: f64,
 }
 
+/// How a product reads its factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Factors {
+    /// As they are stored.
+    AsStored,
+    /// Of f32, each rounded to tf32: to ten fraction bits, to the nearest, of two to the one further from zero. What is multiplied then
+    /// fits f32 exactly. Linear in each factor as a cast is, but for rounding.
+    Tf32,
+}
+
 /// What an attention's sequences are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
@@ -330,7 +340,7 @@ pub enum Op {
     },
     /// Product of two arguments, summed in f32 over the dims that both have and the result lacks.
     /// A dim that both have and the result keeps is a batch dim.
-    Dot,
+    Dot(Factors),
     /// The same elements under another dimension of equal size.
     Rename {
         /// The dimension that goes.
@@ -436,7 +446,7 @@ impl Op {
             Op::Map(op) => op.name(),
             Op::Reduce { op: ReduceOp::Sum, .. } => "reduce_sum",
             Op::Reduce { op: ReduceOp::Max, .. } => "reduce_max",
-            Op::Dot => "dot",
+            Op::Dot(_) => "dot",
             Op::Rename { .. } => "rename",
             Op::Split { .. } => "split",
             Op::Merge { .. } => "merge",
@@ -463,7 +473,7 @@ impl Op {
         match self {
             Op::Reshard(reason) => std::slice::from_ref(reason),
             Op::Collective(collective) => &collective.reasons,
-            Op::Constant(_) | Op::Iota { .. } | Op::Map(_) | Op::Reduce { .. } | Op::Dot => &[],
+            Op::Constant(_) | Op::Iota { .. } | Op::Map(_) | Op::Reduce { .. } | Op::Dot(_) => &[],
             Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::Slice { .. } | Op::Pad { .. } => {
                 &[]
             }

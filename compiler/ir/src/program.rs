@@ -2,7 +2,7 @@
 
 use crate::dim::{Dim, DimInfo, Mesh};
 use crate::memory::MemoryPlan;
-use crate::op::{Op, Scan};
+use crate::op::{Factors, Op, Scan};
 use crate::types::{DType, Type};
 use cranelift_entity::{PrimaryMap, entity_impl};
 use smallvec::SmallVec;
@@ -154,9 +154,17 @@ pub struct Region {
 }
 
 impl Region {
+    /// Whether a product in here reads its factors rounded.
+    fn rounds_factors(&self) -> bool {
+        self.insts.iter().any(|inst| match &inst.op {
+            Op::Dot(factors) => *factors == Factors::Tf32,
+            op => op.region().is_some_and(Region::rounds_factors),
+        })
+    }
+
     /// The product that the body of a fused kernel begins with, if it does: the rest goes on with its results, element by element.
     pub fn product(&self) -> Option<&Inst> {
-        self.insts.first().filter(|inst| inst.op == Op::Dot)
+        self.insts.first().filter(|inst| matches!(inst.op, Op::Dot(_)))
     }
 }
 
@@ -271,6 +279,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether anything is stored, or read by a product, with fewer digits than f32 has.
+    pub fn is_coarse(&self) -> bool {
+        self.values.values().any(|info| info.ty.dtype.is_half()) || self.main.rounds_factors()
+    }
+
     /// An empty program for a model, with its root scope and an origin for what the compiler adds.
     pub fn new(name: impl Into<String>) -> Program {
         let name = name.into();

@@ -426,3 +426,19 @@ fn arguments_of_another_shape_are_refused() {
     assert_eq!(fault.to_string(), "bug in dtlc, found by `interpret`: the argument for %x has another shape");
     assert!(interpret(&program, &[], &Options::default()).is_err());
 }
+
+/// A factor between two numbers of tf32 and one beside it; stored values are rounded, and numbers that stay f64 are not.
+#[test]
+fn factors_of_tf32_are_rounded_where_values_are() {
+    let half = f64::exp2(-11.0);
+    let args: [&[f64]; 2] = [&[1.0 + half, -1.0 - half], &[1.0 + half - f64::exp2(-20.0), 3.0]];
+    let body = "%z: f32[A] = dot[tf32] %x, %y forward yield %z";
+    let product =
+        |rounding| run("%x: f32[A], %y: f32[A]", body, &args, &Options { seed: 0, rounding }).remove(0);
+    assert_eq!(product(Rounding::Storage), [1.0 + 2.0 * half, -3.0 * (1.0 + 2.0 * half)]);
+    assert_eq!(product(Rounding::None), [args[0][0] * args[1][0], args[0][1] * args[1][1]]);
+    // By chance one of both numbers, and not always the same.
+    let chances: Vec<f64> = (0..32).map(|seed| product(Rounding::Chance(seed))[1]).collect();
+    let both = [-3.0, -3.0 * (1.0 + 2.0 * half)];
+    assert!(chances.iter().all(|it| both.contains(it)) && both.iter().all(|it| chances.contains(it)));
+}

@@ -310,7 +310,7 @@ fn is_light(op: &Op) -> bool {
         Op::Constant(_) | Op::Iota { .. } | Op::Map(_) | Op::Rename { .. } | Op::Split { .. } => true,
         Op::Merge { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Concat { .. } | Op::Random { .. } => true,
         Op::StopGradient | Op::LocalSlice => true,
-        Op::Reduce { .. } | Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::Attention(_) => false,
+        Op::Reduce { .. } | Op::Dot(_) | Op::Take { .. } | Op::ScatterAdd { .. } | Op::Attention(_) => false,
         Op::AttentionGradient(_)
         | Op::Scan(_)
         | Op::Reshard(_)

@@ -3,7 +3,9 @@
 mod support;
 
 use dtlc_ir::interpret::{Options, Rounding, Tensor, interpret};
-use dtlc_ir::{Attention, Builder, DType, Literal, Op, Packing, Program, ReduceOp, ScalarOp, Type, Value};
+use dtlc_ir::{
+    Attention, Builder, DType, Factors, Literal, Op, Packing, Program, ReduceOp, ScalarOp, Type, Value,
+};
 use dtlc_passes::{Gradients, differentiate, simplify};
 use support::{Sketch, arguments, difference, output, scan, sum};
 
@@ -117,6 +119,21 @@ fn products() {
     let product = sketch.build(|builder| builder.dot(x, w, &[d]));
     assert_eq!(sketch.program.ty(product).dims[..], [s, b, f]);
     check(&sketch.weighted_loss(product), -1.0, 1.0);
+}
+
+/// What a gradient multiplies is read as its product reads it.
+#[test]
+fn products_of_tf32() {
+    let mut sketch = Sketch::new();
+    let [b, d, f] = sketch.dims([("B", 2), ("D", 4), ("F", 5)]);
+    let (x, w) = (sketch.weight("x", &[b, d]), sketch.weight("w", &[f, d]));
+    let product = sketch.build(|builder| builder.dot_of(Factors::Tf32, x, w, &[d]));
+    let mut program = sketch.weighted_loss(product);
+    check(&program, -1.0, 1.0);
+    differentiate(&mut program, DType::F32, 1).expect("it can be differentiated");
+    let dots = program.main.insts.iter().filter(|inst| matches!(inst.op, Op::Dot(_)));
+    let factors: Vec<&Op> = dots.map(|inst| &inst.op).collect();
+    assert_eq!(factors, [&Op::Dot(Factors::Tf32); 3]);
 }
 
 #[test]

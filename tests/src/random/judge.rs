@@ -5,8 +5,8 @@
 //!
 //! A backend may differ from the truth by what rounding does. That is measured, not guessed: the program of `one` is
 //! interpreted with every result, every partial sum and every number within attention rounded to its type, up or down by
-//! chance, a few times over. Where types have 16 bits the program of `many` is so instead, rank by rank, as
-//! parts of sums that travel in them are rounded before they cancel. The programs themselves are held to 1e-9,
+//! chance, a few times over. Where types have 16 bits, or products read tf32, the program of `many` is so instead, rank by rank, as
+//! parts of sums that travel in them, or are factors, are rounded before they cancel. The programs themselves are held to 1e-9,
 //! so all that this shows is rounding.
 
 use super::coverage::Coverage;
@@ -160,7 +160,7 @@ fn judge_mode(source: &str, mode: Mode, on: Start, coverage: &mut Coverage) -> R
     if truth.values().flatten().any(|number| !number.is_finite() || number.abs() > 1e6) {
         return Ok(Verdict::Degenerate);
     }
-    let coarse = one.values.values().any(|info| info.ty.dtype.is_half());
+    let coarse = one.is_coarse();
     let scales = scales(&truth);
     let bounds = |relative: f64, noise: &[f64]| -> Vec<f64> {
         scales.iter().zip(noise).map(|(scale, noise)| relative * scale + ORDERS * noise).collect()

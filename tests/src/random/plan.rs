@@ -307,4 +307,6 @@ const PRECISIONS: &[&str] = &[
     "precision { compute HALF, params HALF, grads HALF }",
     "precision { compute HALF, grads f32, reduce f32 }",
     "precision { compute HALF, grads HALF, loss_scale 64 }",
+    "precision { compute tf32 }",
+    "precision { compute tf32, params HALF, grads HALF, master f32 }",
 ];

@@ -9,7 +9,7 @@ use crate::support::Numbers;
 use crate::tensor_cores::{ARCHITECTURES, ROW_MAJOR, plain_bf16};
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::{DeviceCall, DeviceLaunch, Epilogue, MatmulOf, matmuls};
-use dtlc_kernels::signature::{Accumulation, Element, MatmulSpec};
+use dtlc_kernels::signature::{Accumulation, Element, Factors, MatmulSpec};
 
 /// One of the products.
 enum Member {
@@ -130,12 +130,15 @@ fn products_of_several_sizes() {
 #[test]
 fn products_of_several_kinds() {
     let numbers = &mut Numbers(32);
+    let tf32 = Shape { factors: Factors::Tf32, ..plain(24, 67, 35) };
+    // The first and the last share one: tiles of f32 as tf32 have as many bytes, and neither arrives in bulk.
     let members = [
         dense(plain_bf16(70, 67, 35), numbers),
         dense(Shape { scale: -0.3, ..plain(33, 40, 70) }, numbers),
         dense(plain_bf16(72, 80, 32 * 16 * 2), numbers),
         dense(Shape { accumulation: Accumulation::Add, ..plain(70, 67, 35) }, numbers),
         dense(plain_bf16(24, 16, 32 * 16 * 3), numbers),
+        dense(tf32, numbers),
     ];
     for architecture in ARCHITECTURES {
         check(&members, 5, architecture);

@@ -13,3 +13,4 @@ mod network;
 mod random;
 mod start;
 mod switch;
+mod tf32;

@@ -2,10 +2,10 @@
 
 use super::{Assembler, Result};
 use dtlc_ir::memory::Write;
-use dtlc_ir::{Attention, DType, Dim, Inst, Packing, Value};
+use dtlc_ir::{Attention, DType, Dim, Factors, Inst, Packing, Value};
 use dtlc_kernels::signature::{
-    Accumulation, AttentionBackwardSpec, AttentionSpec, Causality, ContractionDim, Documents, HeadStrides,
-    InvalidSpec, MatmulSpec, ScatterAddSpec, TakeSpec,
+    self, Accumulation, AttentionBackwardSpec, AttentionSpec, Causality, ContractionDim, Documents,
+    HeadStrides, InvalidSpec, MatmulSpec, ScatterAddSpec, TakeSpec,
 };
 use dtlc_runtime::program as target;
 
@@ -27,6 +27,7 @@ impl Assembler<'_> {
     pub(super) fn matmul(
         &mut self,
         inst: &Inst,
+        factors: Factors,
         [a, b, c]: [Value; 3],
         epilogue: Option<target::Epilogue>,
     ) -> Result<target::Operation> {
@@ -42,6 +43,10 @@ impl Assembler<'_> {
         let dims: Vec<ContractionDim> = dims.iter().map(of).collect();
         let (ta, tb, tc) = (self.float(inst, a)?, self.float(inst, b)?, self.float(inst, c)?);
         let mut spec = MatmulSpec::contract(&dims, ta, tb, tc).map_err(|error| self.invalid(inst, &error))?;
+        spec.factors = match factors {
+            Factors::AsStored => signature::Factors::AsStored,
+            Factors::Tf32 => signature::Factors::Tf32,
+        };
         if self.adds(c) {
             spec.accumulation = Accumulation::Add;
         }

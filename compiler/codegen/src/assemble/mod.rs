@@ -187,7 +187,9 @@ impl Assembler<'_> {
                 Some(product) => self.product_and_rest(inst, body, product)?,
                 None => target::Operation::Kernel(self.kernel(inst, body, &inst.args, &inst.results)?),
             },
-            Op::Dot => self.matmul(inst, [inst.args[0], inst.args[1], inst.results[0]], None)?,
+            Op::Dot(factors) => {
+                self.matmul(inst, *factors, [inst.args[0], inst.args[1], inst.results[0]], None)?
+            }
             Op::Attention(attention) => self.attention(inst, attention)?,
             Op::AttentionGradient(attention) => self.attention_gradient(inst, attention)?,
             Op::Take { dim } => self.take(inst, *dim)?,
@@ -266,10 +268,13 @@ impl Assembler<'_> {
         let sums = if stored.len() < body.yields.len() { target::Sums::Kept } else { target::Sums::Passing };
         let epilogue =
             target::Epilogue { location: self.location(inst), position: params.len() as u32, sums, call };
+        let Op::Dot(factors) = product.op else {
+            return Err(self.unforeseen(inst, "a product of another operation"));
+        };
         let [Some(a), Some(b)] = [0, 1].map(|number| product.args.get(number).and_then(outer)) else {
             return Err(self.unforeseen(inst, "a product of what is no parameter"));
         };
-        self.matmul(inst, [a, b, results], Some(epilogue))
+        self.matmul(inst, factors, [a, b, results], Some(epilogue))
     }
 
     /// Compiles a kernel, or finds an equal one.

@@ -160,7 +160,7 @@ impl<'a> Evaluator<'a> {
             Op::Random { stream, dims } => self.random(inst, *stream, dims, indices),
             Op::Reduce { .. } => unforeseen("a reduction is used before it is done"),
             Op::Merge { .. }
-            | Op::Dot
+            | Op::Dot(_)
             | Op::Take { .. }
             | Op::ScatterAdd { .. }
             | Op::StopGradient

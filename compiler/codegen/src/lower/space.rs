@@ -51,7 +51,7 @@ fn dims_with_index(program: &Program, body: &Region) -> FxHashSet<Dim> {
             Op::Pad { dim, into, .. } => found.extend(dim.iter().chain([into])),
             Op::Concat { pieces, into } => found.extend(pieces.iter().flatten().chain([into])),
             // Fusion keeps these out of kernels.
-            Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient | Op::Attention(_) => {}
+            Op::Dot(_) | Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient | Op::Attention(_) => {}
             Op::AttentionGradient(_)
             | Op::Scan(_)
             | Op::Reshard(_)

@@ -17,7 +17,7 @@ fn visit(program: &Program, region: &Region, trips: u64, total: &mut Flops) {
                 visit(program, &scan.body, trips.saturating_mul(program.dims[scan.dim].size), total);
                 continue;
             }
-            Op::Dot => {
+            Op::Dot(_) => {
                 let work = product(program, inst);
                 (work, work)
             }

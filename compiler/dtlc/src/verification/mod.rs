@@ -199,7 +199,7 @@ impl<'a> Comparison<'a> {
         let scheduled = self.compilation(mode, Stage::Scheduled)?.scheduled;
         let missing = || Failure::Bug("a compilation without a scheduled program".to_owned());
         let planned = scheduled.ok_or_else(missing)?.planned;
-        let is_coarse = planned.values.values().any(|info| info.ty.dtype.is_half());
+        let is_coarse = planned.is_coarse();
         let mut sides = Sides { expected, got: read(&many)?, planned, samples: Vec::new() };
         drop(many);
         if is_coarse {

@@ -129,6 +129,49 @@ fn bf16_follows_f32_within_its_rounding() {
     }
 }
 
+/// Plans `one` and `tp2` of the tests' model that compute in tf32.
+fn write_in_tf32(dtlc: &Dtlc) {
+    let text = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    let narrowed = text.replace("  optimizer adamw", "  precision { compute tf32 }\n  optimizer adamw");
+    assert_eq!(narrowed.matches("compute tf32").count(), 2);
+    dtlc.write("tiny.dtl", narrowed);
+}
+
+/// Losses in tf32 fall as those in f32 do, on any ranks, and are others: each factor is off by up to 2^-11 of itself, which is a
+/// loss's first digits times some roundings of a thousandth.
+#[test]
+fn tf32_follows_f32_within_its_rounding() {
+    let dtlc = with_text();
+    let wide = steps(&dtlc, &["-p", "one", "--steps", "10"]);
+    write_in_tf32(&dtlc);
+    let one = steps(&dtlc, &["-p", "one", "--steps", "10"]);
+    let four = steps(&dtlc, &["-p", "tp2", "--steps", "10"]);
+    assert!(number(&one[9], "loss") < number(&one[0], "loss") - 0.3, "{:?}", one[9]);
+    let losses =
+        |lines: &[serde_json::Value]| -> Vec<f64> { lines.iter().map(|it| number(it, "loss")).collect() };
+    let (wide, one, four) = (losses(&wide), losses(&one), losses(&four));
+    assert_ne!(wide, one);
+    for ((wide, one), four) in wide.iter().zip(&one).zip(&four) {
+        assert!((one - wide).abs() < 2e-3 * wide, "{one} in tf32, {wide} in f32");
+        assert!((one - four).abs() < 1e-3 * one, "{one} on one rank, {four} on four");
+    }
+    // What is said of the format where one is asked for that does not exist.
+    let text = std::fs::read_to_string(dtlc.path("tiny.dtl")).expect("the model");
+    dtlc.write("wrong.dtl", text.replace("compute tf32", "compute tf32, grads tf32"));
+    let refused = dtlc.expect(1, &["check", "wrong.dtl"]).stderr;
+    assert!(refused.contains("nothing is stored or summed in tf32"), "{refused}");
+    let emitted = dtlc.expect(0, &["emit", "tiny.dtl", "-p", "one", "--stage", "logical"]).stdout;
+    assert!(emitted.contains("= dot[tf32] ") && !emitted.contains("= dot %"), "{emitted}");
+}
+
+#[test]
+fn ranks_in_tf32_are_verified_against_one() {
+    let dtlc = Dtlc::new();
+    write_in_tf32(&dtlc);
+    let found = dtlc.json(&["verify", "tiny.dtl", "-p", "tp2"]);
+    assert_eq!((&found["ranks"], &found["ok"]), (&4.into(), &true.into()), "{found}");
+}
+
 #[test]
 fn ranks_are_verified_against_one() {
     let dtlc = Dtlc::new();

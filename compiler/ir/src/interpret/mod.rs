@@ -36,7 +36,7 @@ pub enum Rounding {
     /// Floats stay f64.
     #[default]
     None,
-    /// The result of each instruction is rounded to its element type.
+    /// The result of each instruction is rounded to its element type, and factors of a product as it reads them.
     Storage,
     /// The same, up or down by chance, which this seeds, and what an operation computes in f32 on its way, such as each
     /// sum so far, likewise; where a kernel may round a factor of halves to their type, to that. What a few of these
@@ -193,7 +193,7 @@ impl<'a> Machine<'a> {
             | Op::Iota { .. }
             | Op::Map(_)
             | Op::Reduce { .. }
-            | Op::Dot
+            | Op::Dot(_)
             | Op::Rename { .. } => self.local(inst, &args),
             Op::Split { .. } | Op::Merge { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Concat { .. } => {
                 self.local(inst, &args)

@@ -5,10 +5,11 @@ use super::attention;
 use super::scalar;
 use super::tensor::{Tensor, walk};
 use crate::dim::Dim;
-use crate::op::{Op, ScalarOp};
+use crate::op::{Factors, Op, ScalarOp};
 use crate::program::Program;
 use crate::random::{random_bits, uniform};
 use crate::types::{DType, ReduceOp, Type};
+use std::borrow::Cow;
 use std::cell::Cell;
 
 /// Where an operation runs.
@@ -37,6 +38,15 @@ impl Site<'_> {
         match dtype {
             DType::Bf16 | DType::F16 => self.rounded_within(value, dtype),
             DType::F32 | DType::I32 | DType::U32 | DType::Bool => value,
+        }
+    }
+
+    /// A factor of a product that reads its factors as tf32.
+    fn tf32(&self, value: f64) -> f64 {
+        match self.rounding {
+            Rounding::None | Rounding::Beside(_) => value,
+            Rounding::Storage => scalar::tf32(value),
+            Rounding::Chance(seed) => scalar::tf32_by_chance(value, seed),
         }
     }
 
@@ -99,7 +109,7 @@ pub(super) fn evaluate(
         Op::Iota { dim } => iota(site, *dim, ty),
         Op::Map(op) => map(site, *op, args, arg_types, ty),
         Op::Reduce { op, dims } => reduce(site, *op, dims, args[0], ty),
-        Op::Dot => dot(site, args[0], args[1], ty),
+        Op::Dot(factors) => dot(site, *factors, args[0], args[1], ty),
         Op::Rename { from, to } => {
             let shape =
                 args[0].shape().into_iter().map(|(dim, size)| (if dim == *from { *to } else { dim }, size));
@@ -176,7 +186,15 @@ fn reduce(site: &Site<'_>, op: ReduceOp, dims: &[Dim], arg: &Tensor, ty: &Type) 
     result
 }
 
-fn dot(site: &Site<'_>, left: &Tensor, right: &Tensor, ty: &Type) -> Tensor {
+fn dot(site: &Site<'_>, factors: Factors, left: &Tensor, right: &Tensor, ty: &Type) -> Tensor {
+    let [left, right] = [left, right].map(|factor| match factors {
+        Factors::AsStored => Cow::Borrowed(factor),
+        Factors::Tf32 => {
+            let mut rounded = factor.clone();
+            rounded.data.iter_mut().for_each(|value| *value = site.tf32(*value));
+            Cow::Owned(rounded)
+        }
+    });
     let mut result = site.zeros(ty);
     let mut space = site.shape(ty);
     space.extend(left.shape().into_iter().filter(|&(dim, _)| !ty.has(dim)));

@@ -1,7 +1,7 @@
 //! Scalar functions in f64, and rounding to storage types.
 
 use crate::op::{Literal, ScalarOp};
-use crate::types::{DType, ReduceOp};
+use crate::types::{DType, FloatFormat, ReduceOp};
 
 /// `op` on arguments of type `from` (the first's), with a result of type `to`.
 pub fn apply(op: ScalarOp, from: DType, to: DType, args: [f64; 3]) -> f64 {
@@ -83,12 +83,33 @@ pub fn stored(value: f64, dtype: DType) -> f64 {
 /// A float as its type holds it, rounded up or down by chance, either the likelier the nearer it is; equal numbers
 /// alike. A number of another type stays.
 pub(super) fn stored_by_chance(value: f64, dtype: DType, seed: u64) -> f64 {
-    let Some(format) = dtype.float_format() else { return value };
-    if value == 0.0 || !value.is_finite() {
-        return value;
+    match dtype.float_format() {
+        Some(format) if value.abs() <= format.largest => by_chance(value, format, seed),
+        Some(_) => stored(value, dtype),
+        None => value,
     }
-    if value.abs() > format.largest {
-        return stored(value, dtype);
+}
+
+/// The nearest tf32, of two the one further from zero, through f32 as kernels do it.
+pub(super) fn tf32(value: f64) -> f64 {
+    let single = value as f32;
+    if !single.is_finite() {
+        return f64::from(single);
+    }
+    f64::from(f32::from_bits((single.to_bits() + 0x1000) & !0x1fff))
+}
+
+/// A float as tf32 holds it, rounded up or down by chance as [`stored_by_chance`] does.
+pub(super) fn tf32_by_chance(value: f64, seed: u64) -> f64 {
+    let largest = f64::from(f32::from_bits(0x7f7f_e000));
+    let format = FloatFormat { fraction_bits: 10, least_exponent: -126, largest };
+    if value.abs() <= largest { by_chance(value, format, seed) } else { tf32(value) }
+}
+
+/// A number that a format's largest reaches, rounded to the format.
+fn by_chance(value: f64, format: FloatFormat, seed: u64) -> f64 {
+    if value == 0.0 {
+        return value;
     }
     let (digits, least) = (format.fraction_bits, format.least_exponent);
     // Below the least normal number the type has fewer digits.
@@ -261,6 +282,35 @@ mod tests {
         }
         assert_eq!(stored(-f64::exp2(-26.0), DType::F16).to_bits(), (-0.0f64).to_bits());
         assert!(stored(f64::NAN, DType::F16).is_nan());
+    }
+
+    #[test]
+    fn tf32_has_ten_bits_and_ties_go_away_from_zero() {
+        let unit = f64::exp2(-10.0);
+        let least = f64::exp2(-136.0);
+        let cases = [
+            (1.0 + unit / 2.0, 1.0 + unit),
+            (-1.0 - unit / 2.0, -1.0 - unit),
+            (1.0 + 0.499 * unit, 1.0),
+            (1.0 + 1.5 * unit, 1.0 + 2.0 * unit),
+            (2.0 - unit / 4.0, 2.0),
+            (least / 2.0, least),
+            (0.49 * least, 0.0),
+            (f64::from(f32::MAX), f64::INFINITY),
+            (f64::NEG_INFINITY, f64::NEG_INFINITY),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(tf32(value), expected, "{value}");
+        }
+        assert!(tf32(f64::NAN).is_nan());
+        // By chance, one of the two beside it; what is one stays.
+        for seed in 0..100 {
+            let beside = [1.0, 1.0 + unit].contains(&tf32_by_chance(1.0 + 0.3 * unit, seed));
+            assert!(beside);
+            assert_eq!(tf32_by_chance(-1.0 - unit, seed), -1.0 - unit);
+        }
+        let ups = (0..1000).filter(|&seed| tf32_by_chance(1.0 + 0.25 * unit, seed) > 1.0).count();
+        assert!((150..350).contains(&ups), "a quarter of 1000 goes up: {ups}");
     }
 
     #[test]

@@ -347,7 +347,7 @@ impl Tables {
     fn inst(&self, pair: Pair<'_>) -> Result<Inst> {
         let at = pair.clone();
         let mut inst = Inst {
-            op: Op::Dot,
+            op: Op::Done,
             args: Default::default(),
             results: Default::default(),
             phase: Phase::Forward,

@@ -5,7 +5,7 @@ use super::parse::{
 };
 use crate::dim::Dim;
 use crate::op::{
-    Attention, Collective, CollectiveKind, Literal, Op, Packing, Reason, ScalarOp, Scan, ScanOutput,
+    Attention, Collective, CollectiveKind, Factors, Literal, Op, Packing, Reason, ScalarOp, Scan, ScanOutput,
 };
 use crate::program::Region;
 use crate::types::ReduceOp;
@@ -24,6 +24,10 @@ pub(super) fn op(tables: &Tables, pair: Pair<'_>, body: Option<Region>, reasons:
             let [op, dims] = exactly(pair)?;
             Op::Reduce { op: reduce_op(&op)?, dims: self::dims(tables, dims)? }
         }
+        Rule::dot => Op::Dot(match pair.into_inner().next() {
+            Some(_) => Factors::Tf32,
+            None => Factors::AsStored,
+        }),
         Rule::rename => {
             let [from, to] = exactly(pair)?;
             Op::Rename { from: tables.dim(&from)?, to: tables.dim(&to)? }
@@ -63,7 +67,6 @@ pub(super) fn reason(pair: Pair<'_>) -> Result<Reason> {
 
 fn plain(pair: &Pair<'_>, body: Option<Region>, mut reasons: Vec<Reason>) -> Result<Op> {
     match pair.as_str() {
-        "dot" => Ok(Op::Dot),
         "stop_gradient" => Ok(Op::StopGradient),
         "fused" => Ok(Op::Fused(body.unwrap_or_default())),
         "local_slice" => Ok(Op::LocalSlice),

@@ -2,7 +2,7 @@
 
 use super::names::word;
 use crate::dim::Dim;
-use crate::op::{Attention, Collective, Literal, Op, Packing, Scan, ScanOutput};
+use crate::op::{Attention, Collective, Factors, Literal, Op, Packing, Scan, ScanOutput};
 use crate::program::Program;
 
 /// `reduce_sum[D, K]`.
@@ -43,8 +43,9 @@ pub(super) fn op_text(program: &Program, op: &Op) -> String {
         }
         Op::Scan(scan) => format!("scan[{}]", scan_text(program, scan)),
         Op::Collective(collective) => format!("{name}[{}]", collective_text(program, collective)),
-        Op::Map(_)
-        | Op::Dot
+        Op::Dot(Factors::Tf32) => format!("{name}[tf32]"),
+        Op::Dot(Factors::AsStored)
+        | Op::Map(_)
         | Op::StopGradient
         | Op::Reshard(_)
         | Op::LocalSlice

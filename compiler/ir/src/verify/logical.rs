@@ -36,9 +36,12 @@ fn on_one_device(inst: &Inst) -> Result<(), String> {
             Err("nothing moves before placement".into())
         }
         Op::Fused(_) => Err("nothing is fused before scheduling".into()),
-        Op::Constant(_) | Op::Iota { .. } | Op::Map(_) | Op::Reduce { .. } | Op::Dot | Op::Rename { .. } => {
-            Ok(())
-        }
+        Op::Constant(_)
+        | Op::Iota { .. }
+        | Op::Map(_)
+        | Op::Reduce { .. }
+        | Op::Dot(_)
+        | Op::Rename { .. } => Ok(()),
         Op::Split { .. } | Op::Merge { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Concat { .. } => Ok(()),
         Op::Take { .. } | Op::ScatterAdd { .. } | Op::Random { .. } | Op::StopGradient => Ok(()),
         Op::Attention(_) | Op::AttentionGradient(_) | Op::Scan(_) => Ok(()),

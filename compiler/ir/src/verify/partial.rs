@@ -15,7 +15,7 @@ pub(super) fn passed(op: &Op, args: &[&Type], result: &Type, zero: &[bool]) -> R
     match op {
         Op::Map(op) => map(*op, args, result, zero),
         Op::Reduce { op, dims: _ } => only(args, &[0], |partial| partial.op == *op),
-        Op::Dot => factor(args),
+        Op::Dot(_) => factor(args),
         // The same elements in another shape.
         Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::Slice { .. } | Op::StopGradient => {
             only(args, &[0], |_| true)

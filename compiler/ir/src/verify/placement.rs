@@ -66,7 +66,7 @@ impl Check<'_> {
                 self.kept(&[])?;
                 self.gone(self.args[0], *op)
             }
-            Op::Dot => {
+            Op::Dot(_) => {
                 self.kept(&[])?;
                 self.gone(self.args[0], ReduceOp::Sum)
             }

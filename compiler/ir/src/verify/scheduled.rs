@@ -96,9 +96,12 @@ fn fusable(inst: &Inst) -> Result<(), String> {
         Op::Constant(_) | Op::Iota { .. } | Op::Random { .. } | Op::Map(_) | Op::Reduce { .. } => Ok(()),
         Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::Slice { .. } => Ok(()),
         Op::Pad { .. } | Op::Concat { .. } | Op::LocalSlice => Ok(()),
-        Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient | Op::Scan(_) | Op::Fused(_) => {
-            Err(format!("a fused kernel can't hold {}", inst.op.name()))
-        }
+        Op::Dot(_)
+        | Op::Take { .. }
+        | Op::ScatterAdd { .. }
+        | Op::StopGradient
+        | Op::Scan(_)
+        | Op::Fused(_) => Err(format!("a fused kernel can't hold {}", inst.op.name())),
         Op::Attention(_) | Op::AttentionGradient(_) | Op::Reshard(_) | Op::Collective(_) | Op::Done => {
             Err(format!("a fused kernel can't hold {}", inst.op.name()))
         }

@@ -74,7 +74,7 @@ impl<'a> Rules<'a> {
             | Op::Iota { .. }
             | Op::Map(_)
             | Op::Reduce { .. }
-            | Op::Dot
+            | Op::Dot(_)
             | Op::Rename { .. } => self.local(inst, &args, &results),
             Op::Split { .. } | Op::Merge { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Concat { .. } => {
                 self.local(inst, &args, &results)

@@ -140,7 +140,7 @@ impl Make {
             ])),
             1 => Op::Iota { dim: self.dim() },
             2 => Op::Reduce { op: self.numbers.pick(&[ReduceOp::Sum, ReduceOp::Max]), dims: self.dims() },
-            3 => Op::Dot,
+            3 => Op::Dot(self.numbers.pick(&[Factors::AsStored, Factors::Tf32])),
             4 => Op::Rename { from: self.dim(), to: self.dim() },
             5 => Op::Split { dim: self.dim(), into: self.dims() },
             6 => Op::Merge { dims: self.dims(), into: self.dim() },

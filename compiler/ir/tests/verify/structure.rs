@@ -107,6 +107,11 @@ fn element_types() {
                 "two tensors of one float type",
             ),
             (
+                "%x: bf16[A]",
+                "%z: bf16[] = dot[tf32] %x, %x forward yield %z",
+                "only factors of f32 are rounded to tf32",
+            ),
+            (
                 "%x: f32[A], %i: f32[B]",
                 "%z: f32[B] = take[A] %x, %i forward yield %z",
                 "indices are integers",

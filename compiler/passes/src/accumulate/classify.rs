@@ -188,7 +188,7 @@ impl Classifier<'_> {
             Op::Reduce { op, .. } => *op == ReduceOp::Sum && partial(0),
             Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::Slice { .. } => partial(0),
             Op::Pad { .. } => partial(0) && terms == Terms::Any,
-            Op::Dot => terms == Terms::Any && (only(0) || only(1)),
+            Op::Dot(_) => terms == Terms::Any && (only(0) || only(1)),
             Op::Take { .. } | Op::ScatterAdd { .. } => terms == Terms::Any && only(0),
             Op::Concat { .. } => terms == Terms::Any && (0..inst.args.len()).all(term),
             Op::Constant(_)
@@ -308,7 +308,7 @@ fn mentions(op: &Op, micro: Dim) -> bool {
         | Op::Iota { .. }
         | Op::Map(_)
         | Op::Reduce { .. }
-        | Op::Dot
+        | Op::Dot(_)
         | Op::Random { .. }
         | Op::StopGradient
         | Op::Reshard(_)

@@ -188,7 +188,7 @@ fn is_as_large(program: &Program, inst: &Inst, value: Value, other: Value) -> bo
 /// Whether an operation does to some rows of `dim` what it does to all: each by itself, or their sum.
 fn acts_on_rows(op: &Op, rows: Dim) -> bool {
     match op {
-        Op::Constant(_) | Op::Map(_) | Op::Dot => true,
+        Op::Constant(_) | Op::Map(_) | Op::Dot(_) => true,
         Op::Iota { dim } => *dim != rows,
         Op::Random { dims, .. } => !dims.contains(&rows),
         Op::Reduce { op, dims } => *op == ReduceOp::Sum || !dims.contains(&rows),

@@ -107,7 +107,7 @@ fn large_product(
 ) -> Option<usize> {
     region.insts.iter().position(|inst| {
         let result = inst.results[0];
-        inst.op == Op::Dot
+        matches!(inst.op, Op::Dot(_))
             && program.ty(result).local_bytes(program) > budget.whole
             && !refused.contains(&result)
     })

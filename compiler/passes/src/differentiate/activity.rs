@@ -67,7 +67,7 @@ fn lets_through(op: &Op) -> bool {
         Op::StopGradient | Op::Constant(_) | Op::Iota { .. } | Op::Random { .. } => false,
         Op::Map(op) => *op != ScalarOp::Floor,
         Op::Reduce { .. }
-        | Op::Dot
+        | Op::Dot(_)
         | Op::Rename { .. }
         | Op::Split { .. }
         | Op::Merge { .. }

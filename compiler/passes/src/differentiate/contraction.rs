@@ -1,11 +1,11 @@
 //! Gradients of products, reductions and attention.
 
 use super::{Tape, sum_dtype};
-use dtlc_ir::{Attention, Builder, DType, Inst, Op, ReduceOp, ScalarOp, Type, Value};
+use dtlc_ir::{Attention, Builder, DType, Factors, Inst, Op, ReduceOp, ScalarOp, Type, Value};
 
 /// The gradient of one argument is the product of the cotangent with the other. The two are separate
-/// instructions, so that a schedule can put off the parameter's.
-pub fn dot(tape: &mut Tape, builder: &mut Builder, args: &[Value], cotangent: Value) {
+/// instructions, so that a schedule can put off the parameter's. Both read their factors as the product itself does.
+pub fn dot(tape: &mut Tape, builder: &mut Builder, factors: Factors, args: &[Value], cotangent: Value) {
     for index in 0..2 {
         let (arg, other) = (args[index], args[1 - index]);
         if !tape.is_active(arg) {
@@ -16,7 +16,7 @@ pub fn dot(tape: &mut Tape, builder: &mut Builder, args: &[Value], cotangent: Va
         let wanted = tape.cotangent_type(builder.program, arg);
         let ty = Type { dtype: sum_dtype(dtype, wanted.dtype), ..wanted };
         let pair = if index == 0 { [cotangent, other] } else { [other, cotangent] };
-        let gradient = builder.push_one(Op::Dot, &pair, ty);
+        let gradient = builder.push_one(Op::Dot(factors), &pair, ty);
         tape.add(builder, arg, gradient);
     }
 }

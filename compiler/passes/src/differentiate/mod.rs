@@ -95,7 +95,7 @@ impl Tape {
             Op::Constant(_) | Op::Iota { .. } | Op::Random { .. } | Op::StopGradient => {}
             Op::Map(op) => elementwise::map(self, builder, *op, args, result, cotangent),
             Op::Reduce { op, .. } => contraction::reduce(self, builder, *op, args[0], result, cotangent),
-            Op::Dot => contraction::dot(self, builder, args, cotangent),
+            Op::Dot(factors) => contraction::dot(self, builder, *factors, args, cotangent),
             Op::Attention(attention) => contraction::attention(self, builder, attention, inst, cotangent),
             Op::Rename { .. }
             | Op::Split { .. }

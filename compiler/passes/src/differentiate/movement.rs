@@ -21,7 +21,7 @@ pub fn movement(tape: &mut Tape, builder: &mut Builder, op: &Op, args: &[Value],
         | Op::Iota { .. }
         | Op::Map(_)
         | Op::Reduce { .. }
-        | Op::Dot
+        | Op::Dot(_)
         | Op::Random { .. }
         | Op::StopGradient
         | Op::Attention(_)

@@ -39,7 +39,7 @@ fn is_wanted_outside(grouping: &Grouping, index: usize) -> bool {
 fn kernel(program: &mut Program, insts: &[Inst], grouping: &Grouping, members: &[usize]) -> Inst {
     let mut members = with_copied(insts, grouping, members);
     // A product comes first; nothing that it reads is made in the kernel.
-    members.sort_by_key(|&member| insts[member].op != Op::Dot);
+    members.sort_by_key(|&member| !matches!(insts[member].op, Op::Dot(_)));
     let inside: FxHashSet<usize> = members.iter().copied().collect();
     let mut body = Region::default();
     let mut args: SmallVec<[Value; 4]> = SmallVec::new();
@@ -138,7 +138,7 @@ pub(super) fn separate_accumulated(program: &mut Program, scan: &mut Scan) {
         let value = scan.body.yields[position];
         let maker = scan.body.insts.iter().find(|inst| inst.results.contains(&value));
         let adds =
-            maker.is_some_and(|inst| matches!(inst.op, Op::Fused(_) | Op::Dot | Op::ScatterAdd { .. }));
+            maker.is_some_and(|inst| matches!(inst.op, Op::Fused(_) | Op::Dot(_) | Op::ScatterAdd { .. }));
         let mut uses = 0;
         for inst in &scan.body.insts {
             for_each_use(inst, &mut |used| uses += u32::from(used == value));

@@ -59,7 +59,7 @@ pub(super) fn form(program: &Program, region: &Region, accumulated: &FxHashSet<V
     }
     former.join_siblings();
     for index in (0..region.insts.len()).rev() {
-        if region.insts[index].op == Op::Dot {
+        if matches!(region.insts[index].op, Op::Dot(_)) {
             former.place_product(index);
         }
     }
@@ -156,7 +156,7 @@ impl Former<'_> {
         });
         let refuses = |&member: &usize| {
             let inst = &self.insts[member];
-            inst.op == Op::Dot || self.accumulated.contains(&inst.results[0])
+            matches!(inst.op, Op::Dot(_)) || self.accumulated.contains(&inst.results[0])
         };
         let is_copied = |arg: &Value| match self.grouping.definition.get(arg) {
             Some(&maker) => self.grouping.fates[maker] == Fate::Copied,

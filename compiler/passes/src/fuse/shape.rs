@@ -109,7 +109,7 @@ pub(super) fn is_fusible(op: &Op) -> bool {
         Op::Constant(_) | Op::Iota { .. } | Op::Random { .. } | Op::Map(_) | Op::Reduce { .. } => true,
         Op::Rename { .. } | Op::Split { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Concat { .. } => true,
         Op::LocalSlice => true,
-        Op::Merge { .. } | Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient => false,
+        Op::Merge { .. } | Op::Dot(_) | Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient => false,
         Op::Attention(_) | Op::AttentionGradient(_) | Op::Scan(_) | Op::Reshard(_) => false,
         Op::Collective(_) | Op::Done | Op::Fused(_) => false,
     }
@@ -129,7 +129,7 @@ pub(super) fn is_cheap(op: &Op) -> bool {
         Op::Random { .. } | Op::Reduce { .. } | Op::Merge { .. } | Op::Pad { .. } | Op::Concat { .. } => {
             false
         }
-        Op::Dot | Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient | Op::Attention(_) => false,
+        Op::Dot(_) | Op::Take { .. } | Op::ScatterAdd { .. } | Op::StopGradient | Op::Attention(_) => false,
         Op::AttentionGradient(_)
         | Op::Scan(_)
         | Op::Reshard(_)

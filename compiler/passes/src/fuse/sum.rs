@@ -41,7 +41,7 @@ fn running_sum(program: &Program, scan: &Scan, carry: usize) -> Option<(usize, V
         _ => return None,
     };
     let maker = scan.body.insts.iter().find(|inst| inst.results.contains(&part))?;
-    let adds = matches!(maker.op, Op::Dot | Op::ScatterAdd { .. });
+    let adds = matches!(maker.op, Op::Dot(_) | Op::ScatterAdd { .. });
     let alone = [param, next, part].iter().all(|&value| uses(&scan.body, value) == 1);
     let alike = program.ty(part) == program.ty(param);
     (adds && alone && alike).then_some((at, part))

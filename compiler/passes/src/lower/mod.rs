@@ -15,11 +15,11 @@ use crate::interface::seal;
 use cranelift_entity::{EntityRef, SecondaryMap};
 use dims::DimMap;
 use dtlc_ir::{
-    Binding, Builder, DType, Dim, Initializer, Input, Origin, OriginInfo, Output, ParameterKind, Phase,
-    Program, Role, Scope, ScopeInfo, State, StateKind, Type, Value,
+    Binding, Builder, DType, Dim, Factors, Initializer, Input, Origin, OriginInfo, Output, ParameterKind,
+    Phase, Program, Role, Scope, ScopeInfo, State, StateKind, Type, Value,
 };
 use dtlc_lang::model::{self, DimId, Element, Model, NodeId, ParamId, ScopeId, Target};
-use dtlc_lang::plan::{Plan, Precision};
+use dtlc_lang::plan::{self, Plan, Precision};
 use dtlc_lang::source::Span;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -102,6 +102,10 @@ pub fn lower(
         model,
         locate,
         float: dtype(precision.compute, DType::F32),
+        factors: match precision.factors {
+            plan::Factors::AsStored => Factors::AsStored,
+            plan::Factors::Tf32 => Factors::Tf32,
+        },
         dims,
         params: SecondaryMap::new(),
         nodes: SecondaryMap::new(),
@@ -124,6 +128,8 @@ struct Lowerer<'model> {
     locate: &'model dyn Fn(Span) -> Position,
     /// What `Float` is.
     float: DType,
+    /// How products read factors of f32.
+    factors: Factors,
     dims: DimMap,
     /// Each parameter as seen from the current region: the state, or the current layer's slice.
     params: SecondaryMap<ParamId, Option<Value>>,

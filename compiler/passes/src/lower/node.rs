@@ -6,8 +6,8 @@ use crate::error::{PassError, PassErrorKind};
 use crate::interface::step_input;
 use cranelift_entity::EntityRef;
 use dtlc_ir::{
-    Attention, Binding, Builder, DType, Dim, Literal, Op, Packing, ReduceOp, Role, ScalarOp, Scan, Scope,
-    Type, Value,
+    Attention, Binding, Builder, DType, Dim, Factors, Literal, Op, Packing, ReduceOp, Role, ScalarOp, Scan,
+    Scope, Type, Value,
 };
 use dtlc_lang::model::{self, Block, DimId, Elementwise, Node, NodeId, Operation, ParamId, Reduction};
 use smallvec::{SmallVec, smallvec};
@@ -115,7 +115,10 @@ impl Lowerer<'_> {
             left = builder.cast(left, dtype);
             right = builder.cast(right, dtype);
         }
-        let product = builder.dot(left, right, &self.dims.expand(over));
+        // Halves fit tf32 as they are.
+        let is_f32 = builder.ty(left).dtype == DType::F32;
+        let factors = if is_f32 { self.factors } else { Factors::AsStored };
+        let product = builder.dot_of(factors, left, right, &self.dims.expand(over));
         summed(builder, product, dtype)
     }
 

@@ -31,9 +31,12 @@ impl Factor {
 pub(super) fn factors(program: &Program, inst: &Inst) -> Vec<Factor> {
     let mut factors = match &inst.op {
         Op::Scan(_) | Op::Fused(_) => Vec::new(),
-        Op::Constant(_) | Op::Iota { .. } | Op::Random { .. } | Op::Map(_) | Op::Dot | Op::StopGradient => {
-            by_name(program, inst, &[])
-        }
+        Op::Constant(_)
+        | Op::Iota { .. }
+        | Op::Random { .. }
+        | Op::Map(_)
+        | Op::Dot(_)
+        | Op::StopGradient => by_name(program, inst, &[]),
         Op::Reshard(_) | Op::LocalSlice | Op::Collective(_) | Op::Done => by_name(program, inst, &[]),
         Op::Reduce { op, .. } => {
             let mut factors = by_name(program, inst, &[]);

@@ -58,7 +58,7 @@ impl Realiser<'_> {
                 false
             }
             // Linear too, but a product usually makes more of less: the sum is cheaper before.
-            Op::Dot => {
+            Op::Dot(_) => {
                 let (left, right) = (inst.args[0], inst.args[1]);
                 let lasts = |arg: Value| self.lasting[arg].contains(&axis) && partial(arg);
                 lasts(left) && apart(right) || apart(left) && lasts(right)
@@ -126,7 +126,7 @@ impl Realiser<'_> {
                 let partials = self.program.ty(result).placement.partials();
                 self.lasting[result] = partials.iter().map(|partial| partial.axis).collect();
             }
-        } else if inst.op != Op::Dot {
+        } else if !matches!(inst.op, Op::Dot(_)) {
             let lasts = |axis: &Axis| inst.args.iter().any(|&arg| self.lasting[arg].contains(axis));
             let axes: SmallVec<[Axis; 2]> = passing.iter().copied().filter(lasts).collect();
             inst.results.iter().for_each(|&result| self.lasting[result] = axes.clone());

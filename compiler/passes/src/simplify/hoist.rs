@@ -90,7 +90,7 @@ fn may_move(op: &Op, over: Dim) -> bool {
         Op::Constant(_)
         | Op::Map(_)
         | Op::Reduce { .. }
-        | Op::Dot
+        | Op::Dot(_)
         | Op::Rename { .. }
         | Op::Split { .. }
         | Op::Merge { .. }

@@ -30,7 +30,7 @@ pub fn apply(rewriter: &mut Rewriter, inst: &Inst) -> Option<Value> {
         Op::Constant(_)
         | Op::Iota { .. }
         | Op::Reduce { .. }
-        | Op::Dot
+        | Op::Dot(_)
         | Op::Slice { .. }
         | Op::Pad { .. }
         | Op::Take { .. }

@@ -5,9 +5,16 @@ use crate::ast::{MemoryLimit, PlanValue, PlanValueKind, Setting, SettingsItem};
 use crate::codes::Code;
 use crate::diagnostic::Diagnostic;
 use crate::model::Element;
-use crate::plan::{Batch, Limit, Plan, Precision, Role, Rule};
+use crate::plan::{Batch, Factors, Limit, Plan, Precision, Role, Rule};
 use crate::source::Span;
 use crate::suggest::did_you_mean;
+
+/// A number format by the names that plans have for them.
+enum Format {
+    Stored(Element),
+    /// Of f32, what products keep.
+    Tf32,
+}
 
 /// The value of an integer setting, where it is one.
 pub(super) fn integer_setting(settings: &[Setting], name: &str) -> Option<u64> {
@@ -124,7 +131,18 @@ impl Resolver<'_> {
                 precision.loss_scale = self.loss_scale(setting);
                 continue;
             }
-            let Some(element) = self.float_format(&setting.value) else { continue };
+            let element = match (self.number_format(setting), setting.name.name.as_str()) {
+                (Some(Format::Stored(element)), _) => element,
+                (Some(Format::Tf32), "compute") => {
+                    precision.factors = Factors::Tf32;
+                    Element::F32
+                }
+                (Some(Format::Tf32), _) => {
+                    self.tf32_is_not_stored(setting);
+                    continue;
+                }
+                (None, _) => continue,
+            };
             match setting.name.name.as_str() {
                 "compute" => precision.compute = element,
                 "params" => precision.params = element,
@@ -168,29 +186,43 @@ impl Resolver<'_> {
         }
     }
 
-    fn float_format(&mut self, value: &PlanValue) -> Option<Element> {
+    fn tf32_is_not_stored(&mut self, setting: &Setting) {
+        self.diagnostics.push(
+            Diagnostic::error(Code::InvalidSetting, "nothing is stored or summed in tf32")
+                .label(setting.value.span, "only for `compute`")
+                .why("products read their factors rounded to tf32, and only `compute` is about products; what they read is f32 in memory")
+                .hint(format!("compute tf32, {} f32", setting.name.name)),
+        );
+    }
+
+    fn number_format(&mut self, setting: &Setting) -> Option<Format> {
+        let value = &setting.value;
         let name = match &value.kind {
             PlanValueKind::Name(name) => name.name.as_str(),
             PlanValueKind::Error => return None,
             _ => "",
         };
         match name {
-            "f32" => Some(Element::F32),
-            "bf16" => Some(Element::Bf16),
-            "f16" => Some(Element::F16),
-            _ => {
-                let later = matches!(name, "tf32" | "fp8" | "f8" | "e4m3" | "e5m2");
-                let code = if later { Code::NotSupported } else { Code::InvalidSetting };
-                let mut diagnostic = Diagnostic::error(code, "not a number format of this version")
-                    .label(value.span, "expected `f32`, `bf16` or `f16`");
-                // What is meant by those is clear, and no other format.
-                if let Some(near) = did_you_mean(name, ["f32", "bf16", "f16"]).filter(|_| !later) {
-                    diagnostic = diagnostic.hint_edit(near, value.span, near);
-                }
-                self.diagnostics.push(diagnostic);
-                None
-            }
+            "f32" => return Some(Format::Stored(Element::F32)),
+            "bf16" => return Some(Format::Stored(Element::Bf16)),
+            "f16" => return Some(Format::Stored(Element::F16)),
+            "tf32" => return Some(Format::Tf32),
+            _ => {}
         }
+        let later = matches!(name, "fp8" | "f8" | "e4m3" | "e5m2");
+        let code = if later { Code::NotSupported } else { Code::InvalidSetting };
+        let (expected, formats): (_, &[&str]) = match setting.name.name.as_str() {
+            "compute" => ("expected `f32`, `tf32`, `bf16` or `f16`", &["f32", "tf32", "bf16", "f16"]),
+            _ => ("expected `f32`, `bf16` or `f16`", &["f32", "bf16", "f16"]),
+        };
+        let mut diagnostic =
+            Diagnostic::error(code, "not a number format of this version").label(value.span, expected);
+        // What is meant by those is clear, and no other format.
+        if let Some(near) = did_you_mean(name, formats.iter().copied()).filter(|_| !later) {
+            diagnostic = diagnostic.hint_edit(near, value.span, near);
+        }
+        self.diagnostics.push(diagnostic);
+        None
     }
 
     pub(super) fn memory(&mut self, item: &MemoryLimit) -> Option<Limit> {
