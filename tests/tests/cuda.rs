@@ -97,6 +97,7 @@ fn every_kernel_of_the_examples_compiles_without_warnings_and_stays_in_registers
         .collect();
     let generated = jobs.len();
     let library = library_kernels(&examples());
+    println!("{} kernels of the library, {} generated", library.len(), kernels.len());
     assert!(library.len() > 150, "{} kernels of the library only", library.len());
     jobs.extend(library.iter().flat_map(|Module { source, only, .. }| {
         let architectures = Architecture::ALL.into_iter().filter(|it| only.is_none_or(|only| only == *it));

@@ -123,19 +123,17 @@ fn call(namespace: &str, text: &Alike, is_last: bool) -> String {
     };
     let arguments: Vec<String> = (0..text.parameters.len()).map(argument).collect();
     let arguments = arguments.join(", ");
+    let indent = if is_last { "    " } else { "        " };
     let tile = match count {
-        1 => format!("{namespace}::make_tile(block, {arguments});\n"),
+        1 => format!("{indent}{namespace}::make_tile(block, {arguments});\n"),
         _ => format!(
-            "const unsigned which = block / {blocks};\n    \
-             {namespace}::make_tile(block % {blocks}, {arguments});\n"
+            "{indent}const unsigned which = block / {blocks};\n\
+             {indent}{namespace}::make_tile(block % {blocks}, {arguments});\n"
         ),
     };
     if is_last {
-        return format!("    {tile}");
+        return tile;
     }
     let blocks = blocks * count;
-    format!(
-        "    if (block < {blocks}) {{\n    {}        return;\n    }}\n    block -= {blocks};\n",
-        tile.replace("    ", "        ").replacen("", "    ", 1),
-    )
+    format!("    if (block < {blocks}) {{\n{tile}        return;\n    }}\n    block -= {blocks};\n")
 }

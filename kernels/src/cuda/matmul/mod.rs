@@ -152,26 +152,31 @@ enum Cores {
 
 impl Kind {
     fn of(product: &Product<'_>) -> Kind {
-        let has_room = |rows, columns| product.rows() >= rows && product.columns() >= columns;
         match (product.spec.a, product.spec.b, product.spec.factors) {
             (Element::Bf16, Element::Bf16, _)
             | (Element::F16, Element::F16, _)
-            | (Element::F32, Element::F32, Factors::Tf32) => {
-                let [larger @ .., smallest] = &TENSOR_TILES;
-                let largest = larger.iter().position(|tiles| has_room(tiles.rows, tiles.columns));
-                let in_bulk = product.mapped_factors([smallest.rows, smallest.columns]).is_some();
-                Kind { cores: Cores::Tensor, largest: largest.unwrap_or(larger.len()), in_bulk }
-            }
+            | (Element::F32, Element::F32, Factors::Tf32) => Kind {
+                cores: Cores::Tensor,
+                largest: largest(product, TENSOR_TILES.map(|tiles| [tiles.rows, tiles.columns])),
+                // The same for tiles of any size.
+                in_bulk: product.mapped_factors([64, 64]).is_some(),
+            },
             (Element::F32, _, _)
             | (_, Element::F32, _)
             | (Element::Bf16, Element::F16, _)
-            | (Element::F16, Element::Bf16, _) => {
-                let [larger @ .., _] = &ORDINARY_TILES;
-                let largest = larger.iter().position(|tiles| has_room(tiles.rows, tiles.columns));
-                Kind { cores: Cores::Ordinary, largest: largest.unwrap_or(larger.len()), in_bulk: false }
-            }
+            | (Element::F16, Element::Bf16, _) => Kind {
+                cores: Cores::Ordinary,
+                largest: largest(product, ORDINARY_TILES.map(|tiles| [tiles.rows, tiles.columns])),
+                in_bulk: false,
+            },
         }
     }
+}
+
+/// The first of these tiles that a product has room for, or the last.
+fn largest<const N: usize>(product: &Product<'_>, tiles: [[usize; 2]; N]) -> usize {
+    let has_room = |[rows, columns]: &[usize; 2]| product.rows() >= *rows && product.columns() >= *columns;
+    tiles.iter().position(has_room).unwrap_or(N - 1)
 }
 
 /// The tiles that all of some products have.
