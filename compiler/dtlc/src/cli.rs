@@ -103,8 +103,9 @@ Examples:
 
 The stages in their order: ast, model, logical (forward), joint (with backward and optimizer), sharded (with
 placements and reshards), scheduled (with collectives, fused kernels), kernels, then clif and program for the CPU, cuda
-(CUDA C++) and ptx (by NVRTC, for sm_80) for GPUs. From `logical` to `scheduled` the text is the same language. The text of
-every stage but clif, cuda and ptx parses back.")]
+(CUDA C++) and ptx (by NVRTC, for sm_80) for GPUs. From `logical` to `scheduled` the text is the same language. These texts
+are for people and reviews: no command reads them, but for that of ast. Matrix products and attention come from a
+library and are no part of kernels, cuda and ptx.")]
 pub struct Emit {
     #[command(flatten)]
     #[expect(missing_docs, reason = "see `Source`")]

@@ -110,6 +110,10 @@ impl<'p> Elaborator<'p> {
     /// What the model's `loss` computes: results, and names of outputs.
     fn loss(&mut self, item: &'p ast::Model, instance: InstanceId) -> Option<(Vec<NodeId>, Vec<String>)> {
         let Some(loss) = self.instances[instance].function(Some("loss")) else {
+            // It may be what could not be read, which was reported.
+            if item.members.iter().any(|member| matches!(member, ast::Member::Error(_))) {
+                return None;
+            }
             self.report(
                 Diagnostic::error(Code::LossSignature, format!("model `{}` has no `loss`", item.name.name))
                     .label(item.name.span, "nothing to compute")

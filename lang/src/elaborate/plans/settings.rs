@@ -16,6 +16,18 @@ enum Format {
     Tf32,
 }
 
+/// What others call number formats.
+const LONG_NAMES: [(&str, &str); 8] = [
+    ("float32", "f32"),
+    ("float", "f32"),
+    ("single", "f32"),
+    ("tfloat32", "tf32"),
+    ("tensorfloat32", "tf32"),
+    ("bfloat16", "bf16"),
+    ("float16", "f16"),
+    ("half", "f16"),
+];
+
 /// The value of an integer setting, where it is one.
 pub(super) fn integer_setting(settings: &[Setting], name: &str) -> Option<u64> {
     settings.iter().find(|setting| setting.name.name == name).and_then(|setting| match setting.value.kind {
@@ -123,10 +135,12 @@ impl Resolver<'_> {
     }
 
     pub(super) fn precision(&mut self, item: &SettingsItem) -> Precision {
-        self.check_names(&item.settings, &["compute", "params", "grads", "master", "reduce", "loss_scale"]);
+        const NAMES: [&str; 6] = ["compute", "params", "grads", "master", "reduce", "loss_scale"];
+        self.check_names(&item.settings, &NAMES);
         let mut precision = Precision::default();
         let mut master = None;
-        for setting in &item.settings {
+        // What is no setting was reported, and nothing is to be said of its value.
+        for setting in item.settings.iter().filter(|setting| NAMES.contains(&setting.name.name.as_str())) {
             if setting.name.name == "loss_scale" {
                 precision.loss_scale = self.loss_scale(setting);
                 continue;
@@ -148,9 +162,7 @@ impl Resolver<'_> {
                 "params" => precision.params = element,
                 "grads" => precision.grads = element,
                 "reduce" => self.sums_are_f32(element, setting),
-                "master" => master = Some(element),
-                // Reported above.
-                _ => {}
+                _ => master = Some(element),
             }
         }
         precision.master = master.unwrap_or(precision.params);
@@ -191,7 +203,7 @@ impl Resolver<'_> {
             Diagnostic::error(Code::InvalidSetting, "nothing is stored or summed in tf32")
                 .label(setting.value.span, "only for `compute`")
                 .why("products read their factors rounded to tf32, and only `compute` is about products; what they read is f32 in memory")
-                .hint(format!("compute tf32, {} f32", setting.name.name)),
+                .hint(format!("{} f32", setting.name.name)),
         );
     }
 
@@ -213,12 +225,15 @@ impl Resolver<'_> {
         let code = if later { Code::NotSupported } else { Code::InvalidSetting };
         let (expected, formats): (_, &[&str]) = match setting.name.name.as_str() {
             "compute" => ("expected `f32`, `tf32`, `bf16` or `f16`", &["f32", "tf32", "bf16", "f16"]),
+            "reduce" => ("expected `f32`", &["f32"]),
             _ => ("expected `f32`, `bf16` or `f16`", &["f32", "bf16", "f16"]),
         };
+        let long = LONG_NAMES.iter().find(|(long, _)| long.eq_ignore_ascii_case(name));
+        let long = long.map(|(_, short)| *short).filter(|short| formats.contains(short));
         let mut diagnostic =
             Diagnostic::error(code, "not a number format of this version").label(value.span, expected);
         // What is meant by those is clear, and no other format.
-        if let Some(near) = did_you_mean(name, formats.iter().copied()).filter(|_| !later) {
+        if let Some(near) = long.or_else(|| did_you_mean(name, formats.iter().copied())).filter(|_| !later) {
             diagnostic = diagnostic.hint_edit(near, value.span, near);
         }
         self.diagnostics.push(diagnostic);
