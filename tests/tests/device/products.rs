@@ -5,7 +5,7 @@ use crate::epilogue::{Fused, Memory};
 use crate::epilogue_kernels::{biased, gated};
 use crate::faults::{catch_on, fault};
 use crate::matmul::{Batch, Case, Innermost, Shape, plain};
-use crate::support::Numbers;
+use crate::support::{Numbers, Stored};
 use crate::tensor_cores::{ARCHITECTURES, ROW_MAJOR, plain_bf16};
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::{DeviceCall, DeviceLaunch, Epilogue, MatmulOf, matmuls};
@@ -13,7 +13,7 @@ use dtlc_kernels::signature::{Accumulation, Element, Factors, MatmulSpec};
 
 /// One of the products.
 enum Member {
-    Plain(Case),
+    Plain(Box<Case>),
     Fused(Box<Fused>),
 }
 
@@ -34,7 +34,7 @@ impl Member {
 
     fn memory(&self) -> Memory {
         match self {
-            Member::Plain(Case { a, b, c, .. }) => [a, b, c].map(|operand| operand.bytes()).into(),
+            Member::Plain(case) => [&case.a, &case.b, &case.c].map(Stored::bytes).into(),
             Member::Fused(fused) => fused.memory(),
         }
     }
@@ -100,7 +100,7 @@ fn check(members: &[Member], launches: usize, architecture: Architecture) {
 }
 
 fn dense(shape: Shape, numbers: &mut Numbers) -> Member {
-    Member::Plain(Case::dense(&shape, ROW_MAJOR, numbers))
+    Member::Plain(Box::new(Case::dense(&shape, ROW_MAJOR, numbers)))
 }
 
 /// Two that are alike, two of other sizes, one of them turned and of another type, and one that is empty.
@@ -114,7 +114,11 @@ fn of_several_sizes(numbers: &mut Numbers) -> Vec<Member> {
         alike(numbers),
         dense(Shape { batch: vec![Batch::Both(2)], ..plain_bf16(64, 200, 72) }, numbers),
         dense(plain_bf16(0, 8, 40), numbers),
-        Member::Plain(Case::dense(&turned, [Innermost::Lines, Innermost::Others, Innermost::Lines], numbers)),
+        Member::Plain(Box::new(Case::dense(
+            &turned,
+            [Innermost::Lines, Innermost::Others, Innermost::Lines],
+            numbers,
+        ))),
         alike(numbers),
     ]
 }
