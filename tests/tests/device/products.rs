@@ -8,7 +8,7 @@ use crate::matmul::{Batch, Case, Innermost, Shape, plain};
 use crate::support::{Numbers, Stored};
 use crate::tensor_cores::{ARCHITECTURES, ROW_MAJOR, plain_bf16};
 use dtlc_codegen::cuda::nvrtc::Architecture;
-use dtlc_kernels::cuda::{DeviceCall, DeviceLaunch, Epilogue, MatmulOf, matmuls};
+use dtlc_kernels::cuda::{DeviceCall, Epilogue, MatmulOf, matmuls};
 use dtlc_kernels::signature::{Accumulation, Element, Factors, MatmulSpec};
 
 /// One of the products.
@@ -205,27 +205,21 @@ fn faults_of_several_products() {
     catch_on(Architecture::Sm80, &call, &faults, |call, bench| judge(&members, call, bench));
 }
 
+/// The largest tiles, of equal and of different texts; small ones are among what `--test cuda` compiles of the examples.
 #[test]
 fn several_products_compile_for_every_architecture() {
     if crate::library::nvrtc().is_none() {
         return;
     }
     let numbers = &mut Numbers(37);
-    let large = |n, k| Shape { batch: vec![Batch::Both(32)], ..plain_bf16(1024, n, k) };
-    let large =
-        [dense(large(1024, 512), numbers), dense(large(256, 512), numbers), dense(large(256, 512), numbers)];
-    for members in [large.as_slice(), &of_several_sizes(numbers), &with_epilogues(numbers)] {
-        for launch in &call(members).launches {
-            for architecture in Architecture::ALL {
-                let DeviceLaunch { name, .. } = launch;
-                let binary = compiled(launch, architecture);
-                let alone = binary.report().kernels[0].registers;
-                println!("{name} for {}: {alone} registers", architecture.name());
-            }
-            if let Some(alternative) = &launch.alternative {
-                let binary = compiled(alternative, Architecture::Sm90a);
-                println!("{} in bulk: {} registers", alternative.name, binary.report().kernels[0].registers);
-            }
-        }
+    let large = |n| Shape { batch: vec![Batch::Both(32)], ..plain_bf16(1024, n, 512) };
+    let members = [1024, 256, 256].map(|n| dense(large(n), numbers));
+    let call = call(&members);
+    let [launch] = call.launches.as_slice() else { panic!("{} launches", call.launches.len()) };
+    let in_bulk = launch.alternative.as_deref().expect("one in bulk");
+    let everywhere = Architecture::ALL.map(|architecture| (launch, architecture));
+    for (launch, architecture) in everywhere.into_iter().chain([(in_bulk, Architecture::Sm90a)]) {
+        let registers = compiled(launch, architecture).report().kernels[0].registers;
+        println!("{} for {}: {registers} registers", launch.name, architecture.name());
     }
 }
