@@ -53,13 +53,7 @@ impl Matrix {
     /// # Safety
     /// The matrix must be readable and `packed` hold `features` floats for each row, rows rounded up to 64.
     pub(super) unsafe fn pack_by_row(&self, isa: Isa, packed: *mut f32) {
-        let operand = Operand {
-            data: self.data,
-            element: self.element,
-            stride: self.row_stride,
-            side: Side::A,
-            factors: Factors::AsStored,
-        };
+        let operand = self.operand(self.row_stride);
         // SAFETY: the caller's promise.
         unsafe {
             pack_left(isa, &operand, &[steps(self.features, 1)], 0..self.features, 0..self.rows, packed);
@@ -72,13 +66,7 @@ impl Matrix {
     /// The matrix must be readable and `packed` hold `rows` floats for each feature, features rounded up to
     /// 64.
     pub(super) unsafe fn pack_by_feature(&self, isa: Isa, packed: *mut f32) {
-        let operand = Operand {
-            data: self.data,
-            element: self.element,
-            stride: 1,
-            side: Side::A,
-            factors: Factors::AsStored,
-        };
+        let operand = self.operand(1);
         let contraction = [steps(self.rows, self.row_stride)];
         // SAFETY: the caller's promise.
         unsafe { pack_left(isa, &operand, &contraction, 0..self.rows, 0..self.features, packed) };
@@ -91,13 +79,7 @@ impl Matrix {
     /// The matrix must be readable and, unless it is f32, `packed` hold `features` floats for each row, rows
     /// rounded up to 12.
     pub(super) unsafe fn columns(&self, isa: Isa, packed: *mut f32) -> Right {
-        let operand = Operand {
-            data: self.data,
-            element: self.element,
-            stride: self.row_stride,
-            side: Side::A,
-            factors: Factors::AsStored,
-        };
+        let operand = self.operand(self.row_stride);
         match self.element {
             Element::F32 => Right::in_place(self.data.cast(), 1, self.row_stride),
             // SAFETY: the caller's promise.
@@ -105,6 +87,11 @@ impl Matrix {
                 pack_right(isa, &operand, &[steps(self.features, 1)], 0..self.features, 0..self.rows, packed)
             },
         }
+    }
+
+    /// The matrix as the GEMM reads it, so many elements from lane to lane.
+    fn operand(&self, stride: isize) -> Operand {
+        Operand { data: self.data, element: self.element, stride, side: Side::A, factors: Factors::AsStored }
     }
 
     /// Writes `factors[row] * source[row]`, rounded, to this matrix's memory.

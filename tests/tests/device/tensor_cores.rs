@@ -21,7 +21,7 @@ fn launch(case: &Case) -> DeviceLaunch {
 }
 
 /// Which of left, right and output are read or written 16 bytes at once.
-fn alignments(launch: &DeviceLaunch) -> Vec<bool> {
+pub fn alignments(launch: &DeviceLaunch) -> Vec<bool> {
     let stated = launch.source.split("IS_ALIGNED = ").skip(1);
     stated.map(|behind| behind.starts_with("true")).collect()
 }

@@ -5,7 +5,7 @@ use crate::bench::{Bench, Placing, compiled};
 use crate::faults::{catch, fault};
 use crate::matmul::{Batch, Case, Innermost, OPERANDS, Shape, check, plain};
 use crate::support::{Numbers, Stored};
-use crate::tensor_cores::ROW_MAJOR;
+use crate::tensor_cores::{ROW_MAJOR, alignments};
 use dtlc_codegen::cuda::nvrtc::Architecture;
 use dtlc_kernels::cuda::{DeviceLaunch, matmul};
 use dtlc_kernels::signature::{Accumulation, Element, Factors};
@@ -19,11 +19,6 @@ fn plain_tf32(m: usize, n: usize, k: usize) -> Shape {
 
 fn launches(case: &Case) -> Vec<DeviceLaunch> {
     matmul(&case.spec, None).expect("a valid descriptor").launches
-}
-
-/// Which of left, right and output are read or written 16 bytes at once.
-fn alignments(launch: &DeviceLaunch) -> Vec<bool> {
-    launch.source.split("IS_ALIGNED = ").skip(1).map(|behind| behind.starts_with("true")).collect()
 }
 
 #[test]

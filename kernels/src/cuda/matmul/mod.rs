@@ -184,14 +184,22 @@ fn tiles_of(products: &[Product<'_>], rows: usize, columns: usize) -> usize {
     products.iter().map(|product| product.tiles(rows, columns)).sum()
 }
 
+/// The first of these tiles of which there is one for each multiprocessor, or the last.
+fn filling<'a, T>(products: &[Product<'_>], tiles: &'a [T], size: impl Fn(&T) -> [usize; 2]) -> &'a T {
+    let fill = |tiles: &&T| {
+        let [rows, columns] = size(tiles);
+        tiles_of(products, rows, columns) >= MULTIPROCESSORS
+    };
+    tiles.iter().find(fill).unwrap_or(&tiles[tiles.len() - 1])
+}
+
 /// `tiles` are those that all of the products have room for, the largest first.
 fn on_ordinary_cores(
     products: &[Product<'_>],
     tiles: &[Tiles],
     call: &mut DeviceCall,
 ) -> Result<(), InvalidSpec> {
-    let fill = |tiles: &&Tiles| tiles_of(products, tiles.rows, tiles.columns) >= MULTIPROCESSORS;
-    let tiles = tiles.iter().find(fill).unwrap_or(&tiles[tiles.len() - 1]);
+    let tiles = filling(products, tiles, |tiles| [tiles.rows, tiles.columns]);
     let shares = products.iter().map(|product| tiles.share(product)).collect();
     call.launches.push(launch::launch(&stem("matmul_tiles", products), shares, &tiles.block())?);
     Ok(())
@@ -203,8 +211,7 @@ fn on_tensor_cores(
     tiles: &[TensorTiles],
     call: &mut DeviceCall,
 ) -> Result<(), InvalidSpec> {
-    let fill = |tiles: &&TensorTiles| tiles_of(products, tiles.rows, tiles.columns) >= MULTIPROCESSORS;
-    let tiles = tiles.iter().find(fill).unwrap_or(&tiles[tiles.len() - 1]);
+    let tiles = filling(products, tiles, |tiles| [tiles.rows, tiles.columns]);
     // Where tiles leave most of a device idle several blocks share one.
     let blocks_of_tile = (MULTIPROCESSORS / tiles_of(products, tiles.rows, tiles.columns)).max(1);
     let (mut shares, mut in_bulk, mut sums_of_parts) = (Vec::new(), Vec::new(), Vec::new());
